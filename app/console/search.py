@@ -198,8 +198,8 @@ def _workflows(text: str, account_id: str | None) -> Section:
         text, Workflow, ("name", "description"), *_account_filter(Workflow, account_id)
     ):
         url_args = {"account_id": row.account_id, "kind": row.kind, "workflow_id": row.id}
-        hits.append(Hit(row.name, row.kind, url_for("console.show_workflow", **url_args)))
-    return _section(gettext("Workflows and hooks"), hits)
+        hits.append(Hit(row.name, row.trigger_type, url_for("console.show_workflow", **url_args)))
+    return _section(gettext("Workflows"), hits)
 
 
 def _groups(text: str, account_id: str) -> Section:

@@ -27,12 +27,14 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
     ARGUMENTS_PARSER = Parser()
 
-    def __init__(self, *args: object, **options: object) -> None:
+    def __init__(self, *args: object, deprecated: bool = False, **options: object) -> None:
+        """A blueprint; `deprecated` marks its operations so in the description."""
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
         self._undescribed: list[Callable[[], None]] = []
         self._prepare_doc_cbks.insert(0, _with_examples)
         self._prepare_doc_cbks += [_with_access, _with_headers, _with_operation_id]
+        self._prepare_doc_cbks += [_as_deprecated] if deprecated else []
 
     def arguments(self, schema: Any, *, location: str = "json", **options: object) -> Any:
         """Declare a body or query; with `required=False` a missing body counts as empty."""
@@ -193,6 +195,10 @@ def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> 
                 if isinstance(given, dict):
                     response["example"] = example_of(schema) | given
     return doc
+
+
+def _as_deprecated(doc: JSONObject, *args: object, **options: object) -> JSONObject:
+    return {**doc, "deprecated": True}
 
 
 def _with_headers(

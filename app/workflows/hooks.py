@@ -1,4 +1,4 @@
-"""Hooks: short workflows. They are stored and run as a workflow's steps."""
+"""Hooks, the earlier form of workflows: a list of actions, stored and run as a workflow's steps."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
     with service.changing(hook_id, by, HOOK) as current:
         values = _to_workflow(body, current)
         return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sends_actions)
+
+
+def as_workflow(body: Body) -> JSONObject:
+    """The workflow that does what a new hook would. Raises InvalidValues."""
+    values = _to_workflow(body, None)
+    condition, trigger = values.pop("condition"), values["trigger"]
+    if condition and trigger.get("type") == Trigger.EVENT:
+        if trigger.get("condition"):
+            condition = f"({trigger['condition']}) && ({condition})"
+        values["trigger"] = {**trigger, "condition": condition}
+    return values
 
 
 def preview(body: Body, current: Workflow | None, *, by: Principal) -> Workflow:

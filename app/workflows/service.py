@@ -46,10 +46,10 @@ TRIGGERING = ("trigger", "condition")  # decide when the steps run
 
 
 def page(
-    filters: Body, skip: int, limit: int, *, by: Principal, kind: str = WORKFLOW
+    filters: Body, skip: int, limit: int, *, by: Principal, kind: str | None = WORKFLOW
 ) -> tuple[list[Workflow], int]:
-    """The workflows of the account, oldest first, and the total."""
-    conditions = [*_visible(by), Workflow.kind == kind]
+    """The workflows of the account, oldest first, and the total; of all kinds without one."""
+    conditions = [*_visible(by), *([Workflow.kind == kind] if kind else [])]
     for name in ("trigger_type", "enabled"):
         if filters.get(name) is not None:
             conditions.append(getattr(Workflow, name) == filters[name])

@@ -60,14 +60,15 @@ def test_workflow_form_responses_are_accessible_and_fit(
     expect(page.get_by_text("1 failed again.")).to_be_visible()  # without being loaded again
     look("over")
     page.get_by_role("link", name="Workflows", exact=True).first.click()
-    press(visit, "New hook")
+    press(visit, "New workflow")
+    page.get_by_text("Only a list of actions").click()
     page.get_by_text("Actions as JSON").click()
     fill(visit, name="Nightly", steps='[{"type": "fly"}]')
-    press(visit, "Create hook")
+    press(visit, "Create workflow")
     look("hook")
     data = {"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}
     fill(visit, steps=json.dumps([data]))
-    press(visit, "Create hook")
+    press(visit, "Create workflow")
     page.get_by_role("link", name="Workflows", exact=True).first.click()
     page.get_by_role("link", name="Nightly").wait_for()
     for kind in ("workflows", "hooks"):

@@ -82,9 +82,8 @@ def test_console_new_workflow_or_hook_is_manual_and_empty(
     assert 'name="form"' in re.findall('<button[^>]* type="submit"[^>]*>', page)[0]
     sent = {"name": "Flow", "trigger_type": chosen, "steps": steps}
     assert admin.send(new, **sent, form="true").headers["Location"].endswith("/steps")
-    (made,) = cast.alice.get(f"{kind}s").json["items"]
-    done = made["actions" if kind == "hook" else "steps"]
-    assert (made["trigger"], done) == ({"type": "manual"}, [])
+    (made,) = cast.alice.get("workflows").json["items"]
+    assert (made["trigger"], made["steps"]) == ({"type": "manual"}, [])
 
 
 def test_console_instance_shows_loop_steps_with_item(app: Flask, cast: Cast) -> None:
@@ -111,10 +110,10 @@ def test_console_workflow_form_sent_twice_makes_one_workflow(
     sent["as"] = once(browsers[0].get(new).text)
     answers = at_once(2, lambda n: browsers[n].send(new, **sent))
     assert [one.status_code for one in answers] == [303, 303]
-    (made,) = cast.alice.get(f"{kind}s").json["items"]
+    (made,) = cast.alice.get("workflows").json["items"]
     assert {one.headers["Location"].rpartition("/")[2] for one in answers} == {made["id"]}
     browsers[0].done(new, **sent | {"name": "Other"})
-    assert cast.alice.get(f"{kind}s").json["total"] == 2
+    assert cast.alice.get("workflows").json["total"] == 2
 
 
 def test_console_workflow_form_errors_are_shown_beside_steps(app: Flask, cast: Cast) -> None:
@@ -172,17 +171,18 @@ def test_console_workflow_form_warns_of_unknown_collection(app: Flask, cast: Cas
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
 def test_console_workflow_form_check_saves_nothing(app: Flask, cast: Cast, kind: str) -> None:
     make_collection(cast.root)
-    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/{kind}"
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     config = {"collection": "ordrs", "data": {"titel": "x"}}
     wrong = {"name": "n", "type": "action", "action_type": "create_record", "config": config}
     right = {**wrong, "config": {"collection": "posts", "data": {"title": "x"}}}
+    step = wrong
     wrong, right = (
         one if kind == "workflow" else {"type": "create_record", "config": one["config"]}
         for one in (wrong, right)
     )
     body = {"name": "Flow", "trigger": MANUAL, "check": "true"}
-    path = f"{home}/new"
-    for _ in range(2):
+    path = f"{home}/{kind}/new"
+    for number in range(2):
         for steps, said in (([wrong], "“ordrs” does not exist"), ([right], "No problems")):
             page = admin.send(path, **body, steps=json.dumps(steps))
             assert (page.status_code, said in page.text) == (200, True)
@@ -190,21 +190,39 @@ def test_console_workflow_form_check_saves_nothing(app: Flask, cast: Cast, kind:
             assert '<svg class="flow"' in page.text
         bad = admin.send(path, **body, steps="[{}]")
         assert (bad.status_code, bool(beside(bad, "steps"))) == (400, True)
-        assert cast.alice.get(f"{kind}s").json["total"] == (0 if path.endswith("new") else 1)
+        assert cast.alice.get("workflows").json["total"] == number
         saved = {**body, "check": "", "steps": json.dumps([right])}
         assert admin.send(path, **saved).status_code == 303
-        (made,) = cast.alice.get(f"{kind}s").json["items"]
-        path = f"{home}/{made['id']}"
+        (made,) = cast.alice.get("workflows").json["items"]
+        path = f"{home}/workflow/{made['id']}"
+        wrong, right = step, {**step, "config": right["config"]}
 
 
-def test_console_hook_creation_and_change(app: Flask, cast: Cast) -> None:
+def test_console_short_form_makes_workflow(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     data = {"collection": "posts", "record_id": "x"}
     actions = json.dumps([{"type": "delete_record", "config": data}])
-    body = {"name": "Hook", "trigger": MANUAL, "steps": actions, "condition": "trigger.n = 1"}
-    assert "The hook is created." in admin.done(f"{home}/hook/new", **body)
-    (shown,) = cast.alice.get("hooks").json["items"]
-    assert (shown["condition"], shown["actions"]) == ("trigger.n = 1", json.loads(actions))
+    body = {"name": "Short", "trigger": MANUAL, "steps": actions, "condition": "trigger.n = 1"}
+    assert "The workflow is created." in admin.done(f"{home}/hook/new", **body)
+    on_create = '{"type": "event", "event": "create", "condition": "n > 1"}'
+    admin.done(f"{home}/hook/new", **{**body, "trigger": on_create, "condition": "n < 3"})
+    by_hand, by_event = cast.alice.get("workflows").json["items"]
+    assert [one["type"] for one in by_hand["steps"]] == ["condition", "action"]
+    assert by_event["trigger"]["condition"] == "(n > 1) && (n < 3)"
+    assert [one["config"] for one in by_event["steps"]] == [data]
+    assert cast.alice.get("hooks").json["total"] == 0
+
+
+def test_console_lists_and_changes_hooks_as_workflows(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    data = {"collection": "posts", "record_id": "x"}
+    actions = json.dumps([{"type": "delete_record", "config": data}])
+    body = {"name": "Early", "trigger": MANUAL, "steps": actions, "condition": "trigger.n = 1"}
+    made = {"name": "Early", "trigger": json.loads(MANUAL), "condition": "trigger.n = 1"}
+    shown = cast.alice.post("hooks", {**made, "actions": json.loads(actions)}).json
+    page = admin.get(home).text
+    assert f"/hook/{shown['id']}" in page
+    assert "Hook" not in page
     assert "saved" in admin.done(f"{home}/hook/{shown['id']}", **{**body, "condition": ""})
     assert cast.alice.get(f"hooks/{shown['id']}").json["condition"] is None
     answer = admin.send(f"{home}/hook/{shown['id']}", **{**body, "steps": '[{"type": "fly"}]'})

@@ -1,4 +1,4 @@
-"""The form of a workflow or a hook: JSON for its parts, and errors by step."""
+"""The form of a workflow: JSON for its parts, and errors by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instances of workflows and hooks, with the input and output of each step."""
+"""The instances of workflows, with the input and output of each step."""
 
 from __future__ import annotations
 
@@ -66,9 +66,8 @@ def show_instances(scope: AccountScope) -> str:
 
 
 def _workflows(scope: AccountScope) -> dict[str, Workflow]:
-    """The workflows and hooks of an account, by id."""
-    found = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
-    found += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    """The workflows of an account, by id."""
+    found = service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=None)[0]
     return {workflow.id: workflow for workflow in found}
 
 

@@ -1,4 +1,4 @@
-"""The editor of the steps of workflows and hooks: a form beside the JSON, without scripts."""
+"""The editor of the steps of workflows: a form beside the JSON, without scripts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StepsForm(Form):
 def show_workflow_steps(
     scope: AccountScope, kind: str, workflow_id: str, form: StepsForm | None = None
 ) -> Page:
-    """The steps of a workflow, or the actions of a hook, as a form."""
+    """The steps of a workflow, or the actions of one in its short form, as a form."""
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     if form is None:
         form = StepsForm({"seen": clock.iso(workflow.updated_at)})

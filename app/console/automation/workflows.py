@@ -1,4 +1,4 @@
-"""The workflows and hooks of an account, and what changed between two versions."""
+"""The workflows of an account, hooks among them, and what changed between two versions."""
 
 from __future__ import annotations
 
@@ -36,26 +36,18 @@ from app.workflows.instances import InstanceFilter
 from app.workflows.language import definition, missing, step_headers
 from app.workflows.language.definition import ACTION, LOOPS, Written, lists_in
 from app.workflows.models import HOOK, Workflow
+from app.workflows.models import WORKFLOW as WORKFLOW_KIND
 
 HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
 WORKFLOW = f"{KIND}/<uuid:workflow_id>"
 NOTICES = {
-    "workflow": {
-        "create": lazy_gettext("The workflow is created."),
-        "change": lazy_gettext("The workflow is saved."),
-        "enable": lazy_gettext("The workflow is enabled."),
-        "disable": lazy_gettext("The workflow is disabled."),
-        "delete": lazy_gettext("The workflow is deleted."),
-    },
-    HOOK: {
-        "create": lazy_gettext("The hook is created."),
-        "change": lazy_gettext("The hook is saved."),
-        "enable": lazy_gettext("The hook is enabled."),
-        "disable": lazy_gettext("The hook is disabled."),
-        "delete": lazy_gettext("The hook is deleted."),
-    },
+    "create": lazy_gettext("The workflow is created."),
+    "change": lazy_gettext("The workflow is saved."),
+    "enable": lazy_gettext("The workflow is enabled."),
+    "disable": lazy_gettext("The workflow is disabled."),
+    "delete": lazy_gettext("The workflow is deleted."),
 }
 MAX_LATEST = 5
 """The instances that a workflow's page shows."""
@@ -82,16 +74,12 @@ def show_workflows_home() -> str | BaseResponse:
 @page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 2, lazy_gettext("Workflows"), "sitemap"))
 def show_workflows(scope: AccountScope) -> str:
     listing = lists.from_request("console.show_workflows", **scope.url_args)
-    listing.with_page(service.page({}, listing.skip, lists.PAGE_SIZE, by=scope.by))
-    of_hooks, _ = service.page(
-        {}, 0, config.current().workflows_per_account, by=scope.by, kind=HOOK
-    )
+    listing.with_page(service.page({}, listing.skip, lists.PAGE_SIZE, by=scope.by, kind=None))
     return render_template(
         "console/workflows/list.html",
         scope=scope,
         listing=listing,
-        hooks=of_hooks,
-        latest=instances.latest([one.id for one in [*listing.items, *of_hooks]], by=scope.by),
+        latest=instances.latest([one.id for one in listing.items], by=scope.by),
         describe=triggers.describe,
         most=config.current().workflows_per_account,
     )
@@ -104,7 +92,7 @@ def show_new_workflow(
     form: WorkflowForm | None = None,
     checked: Workflow | None = None,
 ) -> Page:
-    """The form for a new workflow or hook."""
+    """The form for a new workflow, or its short form: a list of actions."""
     form = form or workflow_form.blank()
     return form.render(
         "console/workflows/new.html",
@@ -122,20 +110,19 @@ def show_new_workflow(
 
 @page(f"{KIND}/new", "POST", role=ADMIN, form_page=show_new_workflow)
 def create_workflow(scope: AccountScope, kind: str) -> Page | BaseResponse:
-    """Create a workflow or hook, or only check it."""
+    """Create a workflow, also from its short form, or only check it."""
     form = workflow_form.submitted()
-    create = hooks.create if kind == HOOK else service.create
     id = forms.derive_id([kind, form.values])
     body = workflow_form.body(form, kind)
+    body = hooks.as_workflow(body) if kind == HOOK else body
     if forms.text("check"):
-        preview = hooks.preview if kind == HOOK else service.preview
-        return show_new_workflow(scope, kind, form, preview(body, None, by=scope.by))
-    with forms.ignore_already_created(lambda: service.get(id, by=scope.by, kind=kind)):
-        create(body, by=scope.by, id=id)
+        return show_new_workflow(scope, kind, form, service.preview(body, None, by=scope.by))
+    with forms.ignore_already_created(lambda: service.get(id, by=scope.by)):
+        service.create(body, by=scope.by, id=id)
     if forms.text("form"):
-        url_args = {**scope.url_args, "kind": kind, "workflow_id": id}
+        url_args = {**scope.url_args, "kind": WORKFLOW_KIND, "workflow_id": id}
         return redirect(url_for("console.show_workflow_steps", **url_args), 303)
-    return _redirect("create", scope, kind, id)
+    return _redirect("create", scope, WORKFLOW_KIND, id)
 
 
 @page(WORKFLOW, role=ADMIN)
@@ -178,7 +165,7 @@ def show_workflow(
 
 @page(WORKFLOW, "POST", role=ADMIN, form_page=show_workflow)
 def change_workflow(scope: AccountScope, kind: str, workflow_id: str) -> Page | BaseResponse:
-    """Save a workflow or hook, or only check it."""
+    """Save a workflow, or only check it."""
     form = workflow_form.submitted()
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     if forms.text("check"):
@@ -193,7 +180,7 @@ def change_workflow(scope: AccountScope, kind: str, workflow_id: str) -> Page | 
 
 @page(f"{WORKFLOW}/owner", "POST", role=ADMIN, form_page=show_workflow)
 def change_workflow_owner(scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
-    """Let a workflow or hook belong to the caller or a service user."""
+    """Let a workflow belong to the caller or a service user."""
     form = _show_errors_as_stored(scope, kind, workflow_id)
     form.values["owner_id"] = forms.text("owner_id")
     service.change(workflow_id, {"owner_id": form["owner_id"]}, by=scope.by, kind=kind)
@@ -202,7 +189,7 @@ def change_workflow_owner(scope: AccountScope, kind: str, workflow_id: str) -> B
 
 @page(f"{WORKFLOW}/<any(enable, disable):action>", "POST", role=ADMIN, form_page=show_workflow)
 def switch_workflow(scope: AccountScope, kind: str, workflow_id: str, action: str) -> BaseResponse:
-    """Enable or disable a workflow or hook."""
+    """Enable or disable a workflow."""
     _show_errors_as_stored(scope, kind, workflow_id)
     service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
     return _redirect(action, scope, kind, workflow_id)
@@ -271,17 +258,15 @@ def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
 
 @page(f"{WORKFLOW}/delete", "POST", role=ADMIN)
 def delete_workflow(scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
-    """Delete a workflow or hook with its instances."""
+    """Delete a workflow with its instances."""
     with forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
         service.delete(workflow_id, by=scope.by, kind=kind)
-    return redirect_with_notice(
-        str(NOTICES[kind]["delete"]), "console.show_workflows", **scope.url_args
-    )
+    return redirect_with_notice(str(NOTICES["delete"]), "console.show_workflows", **scope.url_args)
 
 
 def _redirect(action: str, scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
     url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
-    return redirect_with_notice(str(NOTICES[kind][action]), "console.show_workflow", **url_args)
+    return redirect_with_notice(str(NOTICES[action]), "console.show_workflow", **url_args)
 
 
 def _show_errors_as_stored(scope: AccountScope, kind: str, workflow_id: str) -> WorkflowForm:

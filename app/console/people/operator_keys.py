@@ -25,7 +25,7 @@ NAMES = {
     "accounts": lazy_gettext("Accounts"),
     "users": lazy_gettext("Users, groups, invitations"),
     "definitions": lazy_gettext("Collections, rules, attributes"),
-    "workflows": lazy_gettext("Workflows and hooks"),
+    "workflows": lazy_gettext("Workflows"),
     "webhooks": lazy_gettext("Webhooks"),
     "records": lazy_gettext("Records and files"),
     "plans": lazy_gettext("Plans"),

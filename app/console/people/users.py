@@ -53,7 +53,7 @@ KIND_NAMES = {
     LeftKind.REDIRECT: lazy_gettext("Redirect address"),
     LeftKind.API_KEY: lazy_gettext("API key"),
     LeftKind.WORKFLOW: lazy_gettext("Workflow"),
-    LeftKind.HOOK: lazy_gettext("Hook"),
+    LeftKind.HOOK: lazy_gettext("Workflow"),
 }
 
 MAX_NAME, MAX_EMAIL = 200, 320

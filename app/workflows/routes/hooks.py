@@ -1,4 +1,4 @@
-"""Hooks: actions that an event, a time or somebody sets off."""
+"""Hooks, the earlier form of workflows: lists of actions, kept for their callers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ blueprint = Blueprint(
     "Hooks",
     __name__,
     url_prefix=f"{web.PREFIX}/hooks",
-    description="Actions without more ado: workflows in their shortest form.",
+    description="The earlier form of workflows, for those made here: use `/workflows`.",
+    deprecated=True,
 )
 
 ACTIONS = [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}]
