@@ -69,6 +69,15 @@ def opened(app: Flask, cast: Cast, steps: list[dict[str, Any]]) -> tuple[Browser
 EVERY_TYPE: list[list[dict[str, Any]]] = [
     [create("a", 'x\n"y" é', next="c"), create("b"), create("c", next=None)][::2],
     [action("a", "update_record", collection="posts", record_id="x", data="{{ trigger.x }}")],
+    [
+        action(
+            "a",
+            "update_record",
+            collection="posts",
+            record_id="x",
+            data={"title": {"$add": ["{{ trigger.x }}"], "$remove": []}},
+        )
+    ],
     [action("a", "delete_record", collection="posts", record_id="{{ trigger.id }}")],
     [action("a", "query_records", collection="posts", filter="title = 'x'", sort="-id", limit=5)],
     [action("a", "query_records", collection="posts", limit="{{ trigger.n }}")],

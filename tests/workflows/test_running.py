@@ -107,6 +107,24 @@ def test_workflow_query_limit_outside_1_to_100_fails(
 
 
 @pytest.mark.both_databases
+def test_workflow_changes_lists_of_records(app: Flask, root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[{"name": "tags", "type": "text_list"}])
+    records = [make_record(alice, tags=tags) for tags in (["new", "a"], ["new"], None)]
+    change = {"tags": {"$add": ["seen", "{{ trigger.tag }}"], "$remove": "{{ trigger.gone }}"}}
+    config = {"collection": "posts", "record_id": "{{ item.id }}", "data": change}
+    steps = [action("tag", "update_record", **config)]
+    walk = {"name": "walk", "type": "for_each", "collection": "posts", "steps": steps}
+    flow = make_workflow(alice, [walk])
+    assert flow["warnings"] == []
+    found = ran(app, alice, flow, {"tag": "x", "gone": ["new"]})
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    tags = [alice.get(f"records/posts/{one['id']}").json["tags"] for one in records]
+    assert tags == [["a", "seen", "x"], ["seen", "x"], ["seen", "x"]]
+    refused = ran(app, alice, flow, {"tag": {}, "gone": []})
+    assert (refused["status"], refused["current_step"]) == ("failed", "tag")
+
+
+@pytest.mark.both_databases
 def test_workflow_aggregates_what_its_owner_may_list(app: Flask, cast: Cast) -> None:
     alice = cast.alice
     make_collection(cast.root, schema=FIELDS, list_rule="created_by = @request.auth.id")
