@@ -288,6 +288,8 @@ class RecordChanged:
     by: Any  # auth.principal.Principal
     access_to: Callable[[Any, Any, Any], Any]
     """(definition, row, principal) -> the access that viewing the row grants, or None."""
+    is_restored: bool = False
+    """Whether a creation brings a record back from the trash."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +321,13 @@ class CollectionRemoved:
 @dataclass(frozen=True)
 class ViewRemoved:
     """A view is removed, which has no records of its own."""
+
+    definition: Any
+
+
+@dataclass(frozen=True)
+class TrashDiscarded:
+    """A collection is about to lose its trash, with the records of all accounts in it."""
 
     definition: Any
 

@@ -13,7 +13,7 @@ from app.audit import append, unchanged
 from app.audit.append import CREATE, DELETE, UPDATE, Change
 from app.audit.chain.digest import Value
 from app.auth import signatures
-from app.collections import definitions
+from app.collections import definitions, trash
 from app.collections.definitions import Definition
 from app.types import JSONMapping
 
@@ -34,12 +34,13 @@ def record_change(event: events.RecordChanged) -> None:
     old, new = event.previous or {}, event.record or {}
     fields = event.definition.fields
     target = (OPERATIONS[event.operation], event.definition.table_name, (new or old)["id"])
+    rest = unchanged.dump(fields, old, event.record) if event.previous else None
     append.record_of_collection(
         event.account_id,
         target,
         list(_values(fields, old, new)),
         new.get("updated_at"),
-        unchanged.dump(fields, old, event.record) if event.previous else None,
+        unchanged.dump_restored(new) if event.is_restored else rest,
     )
 
 
@@ -59,6 +60,20 @@ def record_collection_removed(event: events.CollectionRemoved) -> None:
     for account_id, count in _counts(definition):
         value = ("id", definition.id, None)
         _record_bulk(definition, account_id, DELETE, value, count)
+
+
+@events.subscribe(events.TrashDiscarded)
+def record_trash_discarded(event: events.TrashDiscarded) -> None:
+    """One entry per account with records in the trash, with their number."""
+    for account_id, count in trash.numbers(event.definition.id):
+        record_purged(event.definition, account_id, count)
+
+
+def record_purged(definition: Definition, account_id: str, count: int) -> None:
+    """One entry for records that leave the trash for good."""
+    extra: dict[str, str | int] = {"collection": definition.name, "count": count}
+    target = (DELETE, "trashed_records", definition.id)
+    append.record(Change(account_id, target, [("id", definition.id, None)], extra))
 
 
 @events.subscribe(events.DefaultsBackfilled)

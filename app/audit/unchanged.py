@@ -57,6 +57,12 @@ def dump_creation(new: Row) -> str:
     return orjson.dumps(({}, {}, _texts(new, CREATION), {})).decode()
 
 
+def dump_restored(row: Row) -> str:
+    """The text to store with the creation of a record that comes back from the trash."""
+    texts = _texts(row, CREATION)
+    return orjson.dumps((texts, {}, texts, {})).decode()
+
+
 def load(text: str | None) -> Unchanged:
     """Parse the text that `dump` returned."""
     return Unchanged(*orjson.loads(text)) if text else NOTHING

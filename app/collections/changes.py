@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.collections import definitions, renaming, table
+from app.collections import definitions, renaming, table, trash
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, removed_choices
 from app.db.types import json_equal
@@ -43,6 +43,7 @@ class Operation(StrEnum):
     CHANGE_REFERENCE = "change_reference"
     CHANGE_RULE = "change_rule"
     CHANGE_VIEW = "change_view"
+    DISCARD_TRASH = "discard_trash"
 
 
 PLANNED_OPERATIONS = tuple(one.value for one in Operation)
@@ -66,10 +67,17 @@ class Proposal:
     """The plan that is to be carried out; required where fields are removed."""
     expected_version: str | None = None
     """The version of the collection that the caller saw."""
+    options: JSONMapping = field(default_factory=dict)
+    """The options that change; null removes one."""
 
     def renames(self, name: str) -> bool:
         """Whether a collection of this name gets another one; case does not matter."""
         return self.name is not None and self.name.lower() != name.lower()
+
+
+def merged(present: JSONMapping, options: JSONMapping) -> JSONObject:
+    """The options of a collection with changed ones; null removes one."""
+    return {name: one for name, one in {**present, **options}.items() if one is not None}
 
 
 KEPT = "The schema leaves out {}, which stays as it is. Name it in remove_fields to remove it."
@@ -133,6 +141,10 @@ class Change:
             if spec not in others
         ]
         others = [*removed, *of_fields, *self._order_operations(), *of_indexes]
+        if self.discards_trash:
+            others.append(
+                {"operation": Operation.DISCARD_TRASH, "field": None, "property": "trash"}
+            )
         return [*self._renaming_operations(), *others]
 
     def _order_operations(self) -> Iterator[JSONObject]:
@@ -177,6 +189,11 @@ class Change:
         return frozenset(self.removed) & self.old.fields.keys()
 
     @property
+    def discards_trash(self) -> bool:
+        """Whether the trash goes, with what is in it."""
+        return self.old.trash_days is not None and self.new.trash_days is None
+
+    @property
     def ended_names(self) -> dict[str, str | None]:
         """The new name of each stored field that loses its own; None for removed ones."""
         renamed = {name: new for name, new in self.renames.items() if name in self.old.fields}
@@ -187,7 +204,7 @@ class Change:
         """The version of the old definition, and a digest of this change and what it rests on."""
         new, followed = self.new, [(one.id, one.schema, one.rules) for _, one in self.elsewhere]
         own = (new.id, new.name, new.schema, new.indexes, new.rules)
-        parts = (*own, self.renames, followed)
+        parts = (*own, self.renames, followed, *([self.new.options] * self.discards_trash))
         text = orjson.dumps((*parts, self.statements), option=orjson.OPT_SORT_KEYS)
         return f"{self.old.version}-{hashlib.sha256(text).hexdigest()}"
 
@@ -199,6 +216,9 @@ class Change:
         body["indexes"] = [dict(spec) for spec in self.old.indexes]
         if self.former_name:
             body["name"] = self.former_name
+        former = self.old.options.get("trash")
+        if former != self.new.options.get("trash"):
+            body["options"] = {"trash": former}
         if any(self._order_operations()):
             body["field_order"] = [*self.old.declared]
         return {**body, "remove_fields": self.added} if self.added else body
@@ -211,13 +231,19 @@ class Change:
         return {**spec, **({"required": False, "default": None} if is_empty else {})}
 
     def lost_values(self) -> list[JSONObject]:
-        """The fields that go with their values, each with the number of records that have one."""
+        """The fields that go with their values, each with the number of records that have one.
+
+        And the number of records in the trash, under no field, if that goes.
+        """
         names = sorted(self.lost)
+        thrown_away = trash.number(self.old.id) if self.discards_trash else 0
+        of_trash: list[JSONObject] = [{"field": None, "count": thrown_away}] * bool(thrown_away)
         if not names:
-            return []
+            return of_trash
         counts = sa.select(*(sa.func.count(self.old.table.c[name]) for name in names))
         row = db.connection().execute(counts.select_from(self.old.table)).one()
-        return [{"field": name, "count": count} for name, count in zip(names, row, strict=True)]
+        lost = zip(names, row, strict=True)
+        return [*({"field": name, "count": count} for name, count in lost), *of_trash]
 
     @cached_property
     def renaming_statements(self) -> list[str]:

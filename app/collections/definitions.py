@@ -193,6 +193,12 @@ class Definition:
         return table.build_table(self.table_name, self.fields.values(), self.all_indexes)
 
     @cached_property
+    def trash_days(self) -> int | None:
+        """How long deleted records stay in the trash; None without one."""
+        trash = self.options.get("trash")
+        return int(trash["days"]) if trash else None
+
+    @cached_property
     def all_indexes(self) -> Sequence[Index]:
         """The indexes of `indexes`, and those that properties of fields declare."""
         return indexes.of_collection(self.schema, self.indexes)

@@ -10,6 +10,7 @@ from app.collections import (
     links,
     sequences,
     service,
+    trash,
 )
 from app.web.feature import Check, Feature, Routes
 
@@ -34,6 +35,6 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, service),
-    subscribers=(expression_names, fragments, links, sequences),
+    subscribers=(expression_names, fragments, links, sequences, trash),
     checks=(Check("names", expression_names.check), Check("types", definitions.check_types)),
 )

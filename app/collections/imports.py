@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections import (
+    changes,
     definitions,
     expression_names,
     fragments,
@@ -17,6 +18,7 @@ from app.collections import (
     schema,
     table,
     totals,
+    trash,
     updates,
     view_service,
 )
@@ -134,7 +136,7 @@ def run(import_: Import, built: Builds) -> list[str]:
     for row in import_.made:
         row.rules = {**row.rules, **import_.rules[row.name_key]}
         row.fragments = fragments.used(row.rules)
-        row.options = dict(import_.given[row.name_key].get("options", {}))
+        row.options = changes.merged({}, import_.given[row.name_key].get("options", {}))
     db.db.session.add_all(import_.made)
     for row, change in import_.updated:
         key = change.new.name.lower()
@@ -186,6 +188,7 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                     partial=item.get("partial", False),
                     name=name,
                     order=item.get("field_order", ()),
+                    options=item.get("options", {}),
                 )
                 change = updates.plan_change(row, proposal, problems, targets)
                 import_.given.setdefault(change.new.name.lower(), import_.given[key])
@@ -195,6 +198,7 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                 problems += [
                     *schema.name_problems(name),
                     *schema.problems(item["schema"], targets, index_specs),
+                    *trash.name_problems(item["schema"], item.get("options", {})),
                 ]
                 kept_specs = () if problems else index_specs
                 made = collections.new(name, item["schema"], targets, kept_specs)

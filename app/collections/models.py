@@ -17,7 +17,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
+from app.db.policy import (
+    Audited,
+    Bundled,
+    NotAudited,
+    NotBundled,
+    Noun,
+    Placement,
+    Sample,
+    TablePolicy,
+)
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
@@ -113,6 +122,30 @@ class RecordSequence(Base):
     collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
     field: Mapped[str] = mapped_column(Text, primary_key=True)  # a renamed one is followed
     value: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+class TrashedRecord(Base):
+    """A deleted record of a collection with `options.trash` (`app.collections.trash`)."""
+
+    __tablename__ = "trashed_records"
+    __table_args__ = (sa.Index("ix_trashed_records_deleted_at", "collection_id", "deleted_at"),)
+    __policy__ = TablePolicy(
+        audit=NotAudited("the records' deletion is audited, and what ends it"),
+        bundle=Bundled(order=340),
+        noun=Noun(
+            lazy_gettext("Record in the trash"), lazy_gettext("Records in the trash"), order=335
+        ),
+        sample={"collection_id": Sample.COLLECTION_ID, "record": {}, "size": Sample.SIZE},
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    record: Mapped[JSONObject] = mapped_column(sa.JSON)
+    """Its values by column, as texts of the audit log."""
+    size: Mapped[int] = mapped_column(sa.BigInteger)  # bytes of these
+    deleted_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    deleted_by: Mapped[str | None] = mapped_column(Id)
 
 
 class RuleFragment(Base):

@@ -251,6 +251,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
         order=body.pop("field_order", ()),
         keeps_omitted=True,
         plan_hash=body.pop("plan_hash", None),
+        options=body.get("options", {}),
     )
 
 

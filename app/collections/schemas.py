@@ -124,6 +124,7 @@ def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition, **limits: 
     return ma.fields.List(item, data_key="fields", attribute="fields", metadata=metadata)
 
 
+MAX_TRASH_DAYS = 3650
 NAME_PATTERN = {"pattern": f"^{COLLECTION_NAME.pattern}$"}
 
 
@@ -182,11 +183,25 @@ class WithSchema(Schema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
+class TrashOptions(Schema):
+    """The trash of a collection."""
+
+    days = fields.Integer(1, MAX_TRASH_DAYS, required=True)
+
+
 class CollectionOptions(Schema):
     """What a collection demands of its records' writers; what is absent stays, at first false."""
 
     require_signature = fields.StrictBoolean(
         **doc("Every write needs an electronic signature: 428 without.")
+    )
+    trash = ma.fields.Nested(
+        TrashOptions,
+        allow_none=True,
+        **doc(
+            "Deleted records stay in a trash for so many days; null: they are gone at once. To"
+            " switch it off while records are there needs a `plan_hash`."
+        ),
     )
 
 
@@ -274,7 +289,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
 
 
 class PlannedCollection(WithSchema):
-    """A collection's schema and indexes as they shall be; what is absent stays."""
+    """A collection's schema, indexes and options as they shall be; what is absent stays."""
 
     needs_all = False
 
@@ -284,11 +299,20 @@ class PlannedCollection(WithSchema):
     remove_fields = remove_fields_field()
     field_order = field_order_field()
     name = _name()
+    options = ma.fields.Nested(CollectionOptions)
 
     @ma.validates_schema
     def needs_change(self, data: JSONObject, **options: object) -> None:
         """One of them must be there."""
-        parts = {"schema", "indexes", "remove_fields", "field_order", "name", *PARTS_OF_VIEW}
+        parts = {
+            "schema",
+            "indexes",
+            "remove_fields",
+            "field_order",
+            "name",
+            "options",
+            *PARTS_OF_VIEW,
+        }
         if not data.keys() & parts:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
@@ -326,18 +350,21 @@ class RowProblem(Problem):
 
 
 class LostValues(View):
-    """A field that would be removed with its values."""
+    """A field that would be removed with its values, or the trash with its records."""
 
-    field = ma.fields.String()
-    count = ma.fields.Integer(**doc("How many records of all accounts have a value."))
+    field = ma.fields.String(allow_none=True, **doc("Null for the trash."))
+    count = ma.fields.Integer(
+        **doc("How many records of all accounts have a value, or are in the trash.")
+    )
 
 
 class ReversePlan(View):
     """The body of a PUT or PATCH that undoes an update."""
 
-    optional = ("name", "schema", "remove_fields", "field_order")
+    optional = ("name", "schema", "remove_fields", "field_order", "options")
 
     name = ma.fields.String(**doc("If the collection would be renamed."))
+    options = ma.fields.Nested(CollectionOptions, **doc("If the trash would change."))
     schema = ma.fields.List(ma.fields.Dict())
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
     remove_fields = ma.fields.List(

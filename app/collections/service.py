@@ -12,6 +12,7 @@ from app import clock, db, jobs, rules
 from app.auth.principal import Principal
 from app.collections import (
     access,
+    changes,
     definitions,
     expression_names,
     fragments,
@@ -20,6 +21,7 @@ from app.collections import (
     schema,
     table,
     totals,
+    trash,
 )
 from app.collections.definitions import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
@@ -58,12 +60,13 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     names_by_key = targets() | {name.lower(): name}
     index_specs = rules_.get("indexes", ())
     problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key, index_specs)]
+    problems += trash.name_problems(specs, rules_.get("options", {}))
     row = new(name, specs, names_by_key, () if problems else index_specs)
     if not problems:
         problems += expression_names.field_problems(specs, definitions.from_row(row), {})
     row.rules = {**row.rules, **normalize_rules(rules_, definitions.from_row(row), problems)}
     row.fragments = fragments.used(row.rules)
-    row.options = dict(rules_.get("options", {}))
+    row.options = changes.merged({}, rules_.get("options", {}))
     if problems:
         raise InvalidValues(problems)
     session = db.db.session

@@ -24,6 +24,7 @@ from app.collections import (
     sequences,
     table,
     totals,
+    trash,
     view_service,
     views,
 )
@@ -38,6 +39,9 @@ from app.types import JSONMapping, JSONObject
 
 NAME_TAKEN = "This name is taken."
 PLAN_REQUIRED = "Removed fields lose their values: plan this change and send its plan_hash."
+TRASH_PLAN_REQUIRED = (
+    "Without a trash, what is in it goes for good: plan this change and send its plan_hash."
+)
 PLAN_STALE = "The collection was changed after this plan, or the plan is of another change."
 
 
@@ -163,7 +167,9 @@ def plan_change(
     }
     new_schema = _ordered(stored, present, proposal)
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
-    new = replace(present, schema=new_schema, indexes=new_indexes, rules=rules)
+    options = changes.merged(present.options, proposal.options)
+    new = replace(present, schema=new_schema, indexes=new_indexes, rules=rules, options=options)
+    problems += trash.name_problems(new_schema, options)
     problems += expression_names.field_problems(new.schema, new, present.declared)
     warned = [spec["name"] for spec in omitted] if proposed and proposal.keeps_omitted else []
     return Change(old, new, renames, proposal.partial, warned)
@@ -183,6 +189,8 @@ def check_plan(change: Change, plan_hash: str | None) -> None:
     """Refuse what was not planned. Raises BadRequest (`plan_required`), Conflict (`plan_stale`)."""
     if change.removed and plan_hash is None:
         raise BadRequest(PLAN_REQUIRED, error="plan_required")
+    if change.discards_trash and plan_hash is None and trash.number(change.old.id):
+        raise BadRequest(TRASH_PLAN_REQUIRED, error="plan_required")
     if plan_hash not in (None, change.plan_hash):
         raise Conflict(PLAN_STALE, error="plan_stale")
 
@@ -200,10 +208,13 @@ def row_problems(change: Change, built: Builds) -> list[JSONObject]:
 def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the new definition."""
     new_indexes = [dict(spec) for spec in change.new.indexes]
-    others = {**change.new.rules, **rules}, {**row.options, **options}, new_indexes
+    new_options = changes.merged(row.options, options)
+    others = {**change.new.rules, **rules}, new_options, new_indexes
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
+        if change.discards_trash:
+            trash.discard(change.old)
         row.fragments = fragments.used(row.rules)
         if change.ended_names or change.former_name:
             entry = models.era_entry(change.ended_names, change.former_name)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from app import clock, config, db, events, jobs
 from app.accounts.models import User
 from app.collections.fields.file import files_in
+from app.collections.trash import TRASH
 from app.context import tenancy
 from app.files import content, storage, uploads
 from app.files.models import FILES
@@ -128,7 +129,13 @@ def expire(payload: JSONMapping) -> None:
     now = clock.now()
     history = timedelta(days=config.current().file_history_days)
     is_untaken = sa.and_(FILES.c.record_id.is_(None), FILES.c.created_at < now - TAKEN_WITHIN)
-    is_past = FILES.c.released_at < now - history
+    # Its record may come back.
+    is_in_trash = sa.exists().where(
+        TRASH.c.account_id == FILES.c.account_id,
+        TRASH.c.collection_id == FILES.c.collection_id,
+        TRASH.c.id == FILES.c.record_id,
+    )
+    is_past = sa.and_(FILES.c.released_at < now - history, ~is_in_trash)
     with tenancy.across_accounts():
         with db.transaction() as session:
             expired = sa.update(FILES).where(FILES.c.removed_at.is_(None))

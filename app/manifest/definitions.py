@@ -209,9 +209,9 @@ def _property_changes(
 ) -> list[JSONObject]:
     return [
         {"operation": operation, "field": None, "property": name}
-        | {"before": present[name], "after": value}
+        | {"before": present.get(name), "after": value}
         for name, value in wanted.items()
-        if present[name] != value
+        if present.get(name) != value
     ]
 
 
@@ -253,7 +253,8 @@ def reverse(comparison: Comparison) -> list[JSONObject]:
         body["schema"] = [export.compact(spec) for spec in body.get("schema", ())]
         former = {"rename_from": change.new.name} if change.former_name else {}
         rules = {name: old.rules[name] for name in (*collections.RULES, *collections.LISTS)}
-        options = {"options": dict(old.options)} if old.options else {}
+        added = dict.fromkeys(change.new.options.keys() - old.options.keys())
+        options = {"options": {**added, **old.options}} if old.options or added else {}
         has_new = comparison.new_tests(row, change.new.name) is not None
         tests = {"tests": row.tests} if has_new else {}
         items.append({**body, "name": old.name, **former, "rules": rules, **options, **tests})

@@ -31,10 +31,11 @@ from app.auth.mfa.models import SecondFactor
 from app.auth.models import ApiKey, Invitation, MailedToken, SignInSession
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import attribute_values, definitions, links
+from app.collections import attribute_values, definitions, links, trash
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.collections.fields.field import PEOPLE
+from app.collections.trash import Trash
 from app.context import deadline
 from app.db import Base
 from app.db.policy import OF_EXTENSIONS, Audited
@@ -184,7 +185,7 @@ class Person:
 
     def _records(self) -> Iterator[JSONObject]:
         """The records that name the person, or that they made or changed."""
-        for definition in definitions.get_all():
+        for definition in _with_trashes(definitions.get_all()):
             access = accesses.if_open(self.by, definition, "view")
             for some in _in_pieces(self._relations(definition), RECORDS_AT_ONCE):
                 rows = _visible(access, [id for id, _ in some]) if access else {}
@@ -200,7 +201,9 @@ class Person:
         table, fields = definition.table, definition.fields.items()
         conditions = {name: table.c[name] == self.id for name in BY}
         for name, one in fields:
-            if one.leads_to == PEOPLE and name in definition.lists:
+            if name in definition.lists and isinstance(definition, Trash):
+                conditions[name] = sa.cast(table.c[name], sa.Text).contains(self.id)
+            elif one.leads_to == PEOPLE and name in definition.lists:
                 found = links.referring(definition, self.account_id, name, [self.id])
                 conditions[name] = found
             elif one.leads_to == PEOPLE:
@@ -308,6 +311,13 @@ def of(user_id: str, *, by: Principal) -> Person:
     user = users.get(None if is_of_any else by.require_account_id(), user_id)
     acting = by if by.account_id == user.account_id else principals.in_new_account(by, user.account)
     return Person(user, acting, is_own=is_self and not by.is_admin)
+
+
+def _with_trashes(all_: Iterable[Definition]) -> Iterator[Definition]:
+    for one in all_:
+        yield one
+        if one.trash_days:
+            yield trash.of(one)
 
 
 def _extended() -> dict[sa.Table, list[sa.ForeignKeyConstraint]]:

@@ -316,6 +316,8 @@ def _payloads(event: Event | Reset, view: View) -> Sequence[bytes]:
         "timestamp": clock.iso(source.occurred_at),
         "data": {"id": source.record_id} if event.record is None else view.render(event.record),
     }
+    if event.operation == "create" and source.is_restored:
+        content["restored"] = True
     if event.record is not None:
         reads.note_rows(view.access, [event.record], view.names)
     return (dumps({**content, "hidden": True} if event.hidden else content),)

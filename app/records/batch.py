@@ -53,7 +53,9 @@ def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> l
         return changes.save(change)
 
 
-def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
+def delete(
+    collection: str, ids: Sequence[str], *, by: Principal, permanently: bool = False
+) -> list[str]:
     """Remove records, and what `on_delete` says goes with them. Raises as `service.delete` does."""
     problems = Problems(range(len(ids)))
     _check_once("id", ids, problems)
@@ -61,7 +63,7 @@ def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
     with service.transaction(collection, by) as definition:
         access = accesses.for_operation(by, definition, "delete")
         rows = changes.lock_for_change(access, ids, [{}] * len(ids), problems)
-        cascade.remove(definition, rows, by=by, problems=problems)
+        cascade.remove(definition, rows, by=by, problems=problems, permanently=permanently)
     return list(ids)
 
 

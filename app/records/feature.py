@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.records import leaving, purge
+from app.records import leaving, purge, trash
 from app.records.history import erasure
 from app.web.feature import Feature, Routes
 
@@ -24,4 +24,8 @@ def routes() -> Routes:
     )
 
 
-FEATURE = Feature(routes=routes, jobs=(purge, erasure, leaving), subscribers=(purge, leaving))
+FEATURE = Feature(
+    routes=routes,
+    jobs=(purge, erasure, leaving, trash),
+    subscribers=(purge, leaving, trash),
+)

@@ -99,8 +99,10 @@ def is_current(collection: str, read: Following, *, by: Principal) -> bool:
 
 
 def _parse(collection: str, parameters: Parameters, by: Principal) -> queries.Query:
-    access = accesses.for_operation(by, definitions.get(collection), "list")
-    return queries.parse(access, parameters)
+    definition = definitions.get(collection)
+    if "trash" in parameters and definition.trash_days:
+        return queries.parse_trash(definition, parameters, by)
+    return queries.parse(accesses.for_operation(by, definition, "list"), parameters)
 
 
 def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
@@ -198,14 +200,19 @@ def patch(
 
 
 def delete(
-    collection: str, record_id: str, *, conditions: Preconditions = ANY_VERSION, by: Principal
+    collection: str,
+    record_id: str,
+    *,
+    conditions: Preconditions = ANY_VERSION,
+    by: Principal,
+    permanently: bool = False,
 ) -> None:
     """Delete a record and apply `on_delete`. Raises Conflict if a `restrict` reference remains."""
     with unverified_transaction(collection, by) as (definition, unchecked):
         access = accesses.for_operation(by, definition, "delete")
         rows = changes.lock_for_change(access, [record_id], [{}], Problems(), unchecked)
         changes.check_etag(access, rows[0], conditions)
-        cascade.remove(definition, rows, by=by)
+        cascade.remove(definition, rows, by=by, permanently=permanently)
 
 
 @contextmanager

@@ -34,6 +34,8 @@ def facts(event: RecordChanged, view: View) -> JSONObject:
     }
     if event.operation != "create":
         content["previous"] = _visible_values(event, event.previous, view)
+    if event.is_restored:
+        content["restored"] = True
     return content
 
 

@@ -16,6 +16,7 @@ RECORD_COUNTS: Any = sa.table(
     "record_counts",
     *map(sa.column, ("account_id", "collection_id", "slot", "records", "bytes")),
 )
+TRASHED: Any = sa.table("trashed_records", *map(sa.column, ("account_id", "size")))
 COLUMNS = {RECORDS: RECORD_COUNTS.c.records, ROW_BYTES: RECORD_COUNTS.c.bytes}
 
 
@@ -34,7 +35,12 @@ def current(account_id: str, meter: str) -> int:
     """Return what an account uses of a meter now."""
     if meter in COLUMNS:
         of_account = RECORD_COUNTS.c.account_id == account_id
-        query = sa.select(sa.func.sum(COLUMNS[meter])).where(of_account)
+        level: Any = sa.func.coalesce(sa.func.sum(COLUMNS[meter]), 0)
+        if meter == ROW_BYTES:
+            in_trash = sa.select(sa.func.sum(TRASHED.c.size))
+            in_trash = in_trash.where(TRASHED.c.account_id == account_id)
+            level += sa.func.coalesce(in_trash.scalar_subquery(), 0)
+        query = sa.select(level).where(of_account)
     else:
         day = LIVE if meter == FILE_BYTES else current_day()
         query = sa.select(sa.func.sum(COUNTS.c.amount)).where(
@@ -51,6 +57,7 @@ def all_current(account_id: str | None) -> Mapping[tuple[str, str], int]:
     parts = [counted]
     for meter, column in COLUMNS.items():
         parts.append(sa.select(RECORD_COUNTS.c.account_id, sa.literal(meter), column))
+    parts.append(sa.select(TRASHED.c.account_id, sa.literal(ROW_BYTES), TRASHED.c.size))
     if account_id is not None:
         parts = [part.where(part.selected_columns.account_id == account_id) for part in parts]
     rows = sa.union_all(*parts).subquery().c

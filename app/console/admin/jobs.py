@@ -85,6 +85,7 @@ NAMES = {
     "sso.renew_documents": lazy_gettext("Renewal of documents of issuers"),
     "sso.read_metadata": lazy_gettext("Read of the metadata of identity providers"),
     "templates.upgrade": lazy_gettext("Bring accounts to a version of their template"),
+    "trash.purge": lazy_gettext("Removal of records from the trash"),
     "usage.check_quotas": lazy_gettext("Check of quotas"),
     "usage.fold": lazy_gettext("Addition of past usage"),
     "usage.notify_admin": lazy_gettext("Mail about a quota"),

@@ -86,7 +86,14 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         name = _new_name(form, row)
         index_specs = form.changed_indexes(row.indexes)
         order = form.field_order()
-        proposal = Proposal(specs, index_specs, form.removed(), name=name, order=order)
+        proposal = Proposal(
+            specs,
+            index_specs,
+            form.removed(),
+            name=name,
+            order=order,
+            options=form.options(),
+        )
         plan = _with_options(updates.plan(row.id, proposal), row, form)
     if not _is_planned(form, specs):
         return _editor(row, form, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ IMPORTED = "Another import has created this account meanwhile."
 NO_PLAN = "The account has the plan {}, which this instance lacks. Create it first."
 SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
 CHAIN_HEADS = (AuditHead, SecurityHead)
+IN_TRASH = ("trashed_records", "record")
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
 
@@ -290,6 +293,8 @@ class _Import:
                 row = [
                     _with_new_ids(value, new_ids)
                     if column in lists
+                    else UUID.sub(lambda found: new_ids.get(found[0], found[0]), value)
+                    if (name, column) == IN_TRASH
                     else new_ids.get(value, value)
                     if type(value) is str
                     else value

@@ -98,6 +98,7 @@ class Snapshot:
             ("files", "collection_id"),
             ("saved_views", "collection_id"),
             ("record_sequences", "collection_id"),
+            ("trashed_records", "collection_id"),
             ("webhooks", "collection"),
         ):
             source = tables.core_table(table)

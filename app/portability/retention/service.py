@@ -191,7 +191,7 @@ def _delete(
         locked = due.where(table.c.id.in_(ids)).with_for_update()
         still = [row[1] for row in session.execute(locked, access.parameters).all()]
         if still:
-            batch.delete(definition.name, still, by=by)
+            batch.delete(definition.name, still, by=by, permanently=True)
     return len(still)
 
 

@@ -64,7 +64,7 @@ class FeedItem(View):
 
     optional = (
         *("record_id", "record", "previous", "hidden", "occurred_at", "user_id"),
-        "actor",
+        *("actor", "restored"),
     )
 
     change = ma.fields.Integer(**doc("Its number, which ascends within an account."))
@@ -85,6 +85,9 @@ class FeedItem(View):
     previous = ma.fields.Dict(**doc("The record before an update or a deletion; else absent."))
     hidden = ma.fields.Boolean(
         **doc("true if the record still exists, but the caller cannot view it.")
+    )
+    restored = ma.fields.Boolean(
+        **doc("true where the record came back from the trash, as a `records.create`.")
     )
     occurred_at = fields.Timestamp()
     user_id = ma.fields.String(**doc("Who changed it; also `system` or `anonymous`."))

@@ -134,5 +134,7 @@ def _item(event: Event | Reset, views: Views) -> JSONObject:
         item["previous"] = view.render(event.previous)
     if event.hidden:
         item["hidden"] = True
+    if event.operation == "create" and source.is_restored:
+        item["restored"] = True
     item |= {"occurred_at": clock.iso(source.occurred_at), "user_id": source.user_id}
     return item | {"actor": source.actor}

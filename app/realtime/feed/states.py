@@ -38,6 +38,8 @@ class Transition(NamedTuple):
     occurred_at: datetime
     actor: JSONObject | None
     """What changed it, without the name of a person."""
+    is_restored: bool
+    """Whether a creation brought a record back from the trash."""
     before: Row | None
     after: Row | None
 
@@ -72,7 +74,8 @@ def transitions(
         before, after = (None, None) if row.erased else _states(definition, account_id, row, gaps)
         operation = OPERATIONS[row.operation]
         facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at, _actor(row))
-        found.append((definition, *facts, before, after))
+        is_restored = row.operation == CREATE and bool(unchanged.load(row.unchanged).both)
+        found.append((definition, *facts, is_restored, before, after))
     if gaps:
         _fill(account_id, gaps, rows, collections)
     return [Transition(*one[:-2], *map(_completed(one[0]), one[-2:])) for one in found]

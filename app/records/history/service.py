@@ -31,6 +31,7 @@ from app.collections.fields import SYSTEM_FIELDS
 from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
+from app.records import trash
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import Octets, SizeLimit, references
@@ -173,6 +174,8 @@ def undelete(collection: str, record_id: str, *, by: Principal) -> views.RecordV
     Requires the delete rule. Raises Conflict if it exists, and like creating a record.
     """
     definition = _get_definition(collection, by)
+    if trash.has(definition, record_id, by=by):
+        return trash.restore(collection, record_id, by=by)
     past, view = _load_visible(definition, record_id, "delete", by, pasts.load_last_entries)
     if past.present is not None:
         raise Conflict(NOT_DELETED, error="not_deleted")
@@ -208,6 +211,9 @@ def _hide_fields_in_errors(view: Access | None) -> Iterator[None]:
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:
     """Check that the caller may delete a record; returns its definition and whether it exists."""
     definition = _get_definition(collection, by)
+    if trash.has(definition, record_id, by=by):
+        trash.check_deletable(definition, record_id, by=by)
+        return definition, False
     past, _ = _load_visible(definition, record_id, "delete", by, pasts.load_last_entries)
     return definition, past.present is not None
 

@@ -10,11 +10,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, rules
+from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definitions, indexes
 from app.collections.access import Access
+from app.collections.definitions import Definition
 from app.collections.fields import Field, InvalidValue
 from app.collections.indexes import IndexField
+from app.collections.trash import of as trash_of
 from app.db import filters
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
@@ -110,6 +113,25 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     if problems:
         raise InvalidValues(problems)
     return Query(access, conditions, keys, names, expanded, walk, paths)
+
+
+def parse_trash(
+    definition: Definition, parameters: Mapping[str, Sequence[str]], by: Principal
+) -> Query:
+    """The parameters of a list of the trash: of what the caller may list, and delete."""
+    trash, parameters = trash_of(definition), {**parameters}
+    if parameters.pop("trash")[-1:] != ["true"]:
+        raise InvalidValues([problem("trash", "invalid_option", "It is true, or left out.")])
+    parsed = parse(accesses.for_operation(by, trash, "list"), parameters)
+    deleting = accesses.for_operation(by, trash, "delete")
+    rule = sa.true() if deleting.where is None else deleting.where
+    conditions = replace(
+        parsed.conditions,
+        where=[*parsed.conditions.where, trash.table.c.deleted_at.is_not(None), rule],
+        bound={**parsed.conditions.bound, **deleting.parameters},
+        is_recurring=False,
+    )
+    return replace(parsed, conditions=conditions)
 
 
 def parse_shape(

@@ -9,6 +9,9 @@ from app import clock, web
 from app.audit import append
 from app.audit.schemas import actor_field
 from app.auth.guard import optimistic, principal
+from app.collections import definitions
+from app.errors import Malformed
+from app.records import trash
 from app.records.history import erasure, service
 from app.records.routes.records import EXAMPLE as RECORD
 from app.records.routes.records import (
@@ -120,7 +123,9 @@ class RecordChangePage(Page):
 
 
 class RestoreBody(Schema):
-    audit_id = fields.Integer(1, 2**63 - 1, required=True)
+    audit_id = fields.Integer(
+        1, 2**63 - 1, **doc("Needed but for a record in the trash of its collection.")
+    )
 
 
 class Erasure(View):
@@ -167,20 +172,30 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 
 @blueprint.route(f"{BY_ID}/restore", methods=["POST"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
-@blueprint.arguments(RestoreBody, example={"audit_id": 41})
+@blueprint.arguments(RestoreBody, required=False, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
 @blueprint.fails(409, 412, 428)
 @optimistic
 @anonymous(operator="records")
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
-    """Restore the state after an audit entry, as a new change.
+    """Restore the state after an audit entry, as a new change, or a record in the trash.
 
-    Requires the update rule, and write access to every field that differs. Returns 404 for deleted
-    records, and 404 `history_truncated` for entries that retention removed. Fields that are
-    required now and had no value then keep their values.
+    With `audit_id` it requires the update rule, and write access to every field that differs.
+    Returns 404 for deleted records, and 404 `history_truncated` for entries that retention removed.
+    Fields that are required now and had no value then keep their values.
+
+    Without, in a collection with `options.trash`, the record comes back from there under its id, if
+    the delete rule admits it. A unique value that another record has by now, or a required
+    reference whose target is gone or in the trash itself, is a 409 that names it; other references
+    lose targets that are gone.
     """
-    conditions = get_preconditions()
-    audit_id, by = body["audit_id"], principal()
+    conditions, by = get_preconditions(), principal()
+    audit_id = body.get("audit_id")
+    if audit_id is None:
+        if not definitions.get(collection).trash_days:
+            message = "Missing data for required field."
+            raise Malformed.at("body", "audit_id", msg=message, type="missing")
+        return tagged(trash.restore(collection, record_id, by=by))
     return tagged(service.restore(collection, record_id, audit_id, conditions=conditions, by=by))
 
 

@@ -9,6 +9,7 @@ from app import web
 from app.auth.guard import optimistic, principal
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
+from app.records import trash
 from app.records.history import service
 from app.records.read.views import RecordView
 from app.records.routes import stale_reads
@@ -110,6 +111,10 @@ class RecordArgs(Schema):
     as_of = fields.DateTime(**doc("The record as it was at this moment (UTC)."))
 
 
+class DeletionArgs(Schema):
+    permanently = ma.fields.Boolean(**doc("true passes by the trash, or deletes what is there."))
+
+
 class RecordListArgs(PageArgs):
     """Paging and order. Every other parameter is `<field>=<value>`, repeated for OR."""
 
@@ -185,6 +190,14 @@ IF_NONE_MATCH = {
     "description": "ETags of the caller's cached copies; returns 304 if one is current.",
 }
 
+TRASH = {
+    "in": "query",
+    "name": "trash",
+    "schema": {"type": "boolean", "enum": [True]},
+    "description": "The records in the trash, where the collection has one (`options.trash`): those"
+    " that the list rule and the delete rule admit, with `deleted_at` and `deleted_by`, which"
+    " filter and sort, too.",
+}
 UNLESS_MATCH = {
     "in": "header",
     "name": "If-None-Match",
@@ -210,7 +223,7 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, RecordPage, example=page_body([EXAMPLE], 1, {"skip": 0, "limit": 30}))
 @blueprint.fails(413)
-@blueprint.doc(parameters=[stale_reads.HEADER])
+@blueprint.doc(parameters=[stale_reads.HEADER, TRASH])
 @optimistic
 @stale_reads.may_be_stale
 @anonymous(operator="records")
@@ -334,17 +347,23 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
+@blueprint.arguments(DeletionArgs, location="query")
 @blueprint.response(204)
 @blueprint.fails(409, 412, 422, 428)
 @optimistic
 @anonymous(operator="records")
-def delete_record(collection: str, record_id: str) -> Response:
+def delete_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Delete a record.
 
     Also deletes records that refer to it with `on_delete: cascade`, and clears references with
     `set_null`, in the same transaction, within the account, regardless of those collections' rules.
     A remaining reference with `restrict` is a 409.
+
+    In a collection with `options.trash` the record, and each that goes along and whose collection
+    has one, too, stays in the trash for its days. `permanently=true` deletes for good, also what is
+    in the trash.
     """
     conditions = get_preconditions()
-    records.delete(collection, record_id, conditions=conditions, by=principal())
+    delete = trash.delete if args.get("permanently") else records.delete
+    delete(collection, record_id, conditions=conditions, by=principal())
     return Response(status=204)

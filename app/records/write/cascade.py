@@ -21,7 +21,7 @@ from app.collections.schema import ON_DELETE
 from app.db import versioned_cache
 from app.errors import Conflict
 from app.records import store
-from app.records.store import Row, references, writes
+from app.records.store import Row, references, trash, writes
 from app.records.write import changes
 from app.records.write.values import Problems
 
@@ -71,10 +71,16 @@ class Cascade:
         return new
 
     def is_restricted(self) -> bool:
-        """Whether a remaining record restricts the delete (`restrict`)."""
+        """Whether a remaining record restricts the delete (`restrict`).
+
+        Within one table the database checks references; over several, its checks are deferred. It
+        does not know those in lists.
+        """
         gone = {name: list(rows) for name, rows in self.gone.items() if rows}
         for referring in self.known.values():
             targets = _targets(referring, gone, ("restrict", None))
+            if len(self.gone) == 1:
+                targets = {name: ids for name, ids in targets.items() if name in referring.lists}
             staying = gone.get(referring.name, [])
             if targets and references.is_referenced(referring, self.account_id, targets, staying):
                 return True
@@ -87,10 +93,12 @@ def remove(
     *,
     by: Principal,
     problems: Problems | None = None,
+    permanently: bool = False,
 ) -> None:
     """Delete locked records of one account and their cascade.
 
-    Raises Conflict, Stale, and InvalidValues if a handler refuses one: `problems` has their places.
+    Those of collections with a trash get there, unless they go `permanently`. Raises Conflict,
+    Stale, and InvalidValues if a handler refuses one: `problems` has their places.
     """
     if not rows:
         return
@@ -99,9 +107,8 @@ def remove(
     cascade.spread()
     if changes.before is not None:
         cascade = _handled(cascade, definition, rows, by, problems or Problems())
-    # Within one table the database checks `restrict`; over several, checks are deferred.
     restricted = Conflict("Other records refer to this one.")
-    if len(cascade.gone) > 1 and cascade.is_restricted():
+    if cascade.is_restricted():
         raise restricted
     try:
         _clear_references(cascade, by)
@@ -109,6 +116,8 @@ def remove(
         writes.delete_together(cascade.account_id, gone)
         for one, ids in gone:
             links.forget(one, cascade.account_id, ids)
+            if one.trash_days and not permanently:
+                trash.put_away(one, cascade.gone[one.name].values(), by)
     except IntegrityError as error:
         names = {name: [""] for name in cascade.gone}
         if any(_targets(one, names, ("restrict", None)) for one in known.values()):

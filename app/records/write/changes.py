@@ -32,7 +32,7 @@ from app.ids import new_id
 from app.records import store
 from app.records.read import views
 from app.records.read.views import RecordView
-from app.records.store import Row, reads, references, writes
+from app.records.store import Row, reads, references, trash, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import values
 from app.records.write.values import Body, Missing, Problems, Values
@@ -113,7 +113,7 @@ def prepare_create(
     has_numbers = has_numbers or record_ids is not None
     access = accesses.for_operation(by, definition, "create")
     access.check_open()
-    _check_quotas(by, len(bodies))
+    check_quotas(by, len(bodies))
     system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
     if record_ids is not None:
         system = [{**one, "id": id} for one, id in zip(system, record_ids, strict=True)]
@@ -126,12 +126,12 @@ def prepare_create(
             access, bodies, system, problems, missing, has_numbers=has_numbers
         )
         handlers.creating(access, rows, problems, missing)
-        _check_quotas(by, len(bodies))  # once more, as they may have created records
+        check_quotas(by, len(bodies))  # once more, as they may have created records
     sent = values.rule_inputs(access, bodies)
     return Change(access, (), rows, sent, problems, has_given_ids=record_ids is not None)
 
 
-def _check_quotas(by: Principal, new: int) -> None:
+def check_quotas(by: Principal, new: int) -> None:
     """Raise QuotaExceeded if the caller's account may not store so many more records."""
     if by.account is not None and by.account.quotas:
         quotas.check(by.account.id, by.account.quotas, RECORDS, new)
@@ -149,7 +149,7 @@ def prepare_update(
 
     Those without `absent` values may change lists.
     """
-    _check_quotas(access.caller, 0)
+    check_quotas(access.caller, 0)
     if not absent:
         bodies = values.with_list_changes(access, rows, bodies, problems)
     handlers = before("update", access.definition.name) if before else None
@@ -294,6 +294,8 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
                 written = writes.update(definition, before, change.values)
             else:
                 written = writes.insert(definition, change.values)
+                if change.has_given_ids and definition.trash_days:
+                    trash.forget(definition, written)
             if definition.lists:
                 links.follow(definition, before, change.values)
             return written
@@ -310,7 +312,13 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
 
 
 def announce(
-    definition: Definition, operation: str, record: Row | None, previous: Row | None, by: Principal
+    definition: Definition,
+    operation: str,
+    record: Row | None,
+    previous: Row | None,
+    by: Principal,
+    *,
+    is_restored: bool = False,
 ) -> None:
     """Publish RecordChanged for one record."""
     account_id = (record or previous or {})["account_id"]
@@ -318,7 +326,8 @@ def announce(
         ownership.follow(definition, record, previous)
     rows = (record, previous)
     view = views.access_of_row
-    events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))
+    about = (definition, account_id, operation, *rows, by, view, is_restored)
+    events.publish(events.RecordChanged(*about))
 
 
 def lock_for_change(

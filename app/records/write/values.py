@@ -335,7 +335,7 @@ def clean_handled(
     cleaned = _clean(definition, body, found, ())
     for name, target in definition.references.items():
         ids = {*entries(definition.fields[name], cleaned.get(name))}
-        if ids and ids - _existing(target, row["account_id"], ids):
+        if ids and ids - existing(target, row["account_id"], ids):
             message = f"There is no such record in {target}."
             found.append(problem(name, "invalid_reference", message))
     problems.add(index, found)
@@ -344,7 +344,8 @@ def clean_handled(
     return cleaned
 
 
-def _existing(collection: str, account_id: str, ids: set[str]) -> set[str]:
+def existing(collection: str, account_id: str, ids: set[str]) -> set[str]:
+    """The ids, of these, of records of a collection, or of users, of an account."""
     if collection == PEOPLE:
         return people.existing(account_id, ids)
     target = definitions.get(collection)

@@ -1,0 +1,565 @@
+"""The trash of collections: what a deletion puts away, and what brings it back or ends it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import clock
+from app.collections.models import TrashedRecord
+from app.db import transaction
+from app.files import purge as files
+from app.records import trash
+from tests.auth.test_api_keys import machine
+from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
+from tests.bundle.accounts import export, import_
+from tests.files.test_files import upload
+from tests.usage.test_meters import used
+from tests.usage.test_quotas import limit
+from tests.webhooks.delivering import deliveries, make_webhook
+
+TRASH = {"options": {"trash": {"days": 30}}}
+ALL_TYPES: list[dict[str, Any]] = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "code", "type": "text", "unique": True},
+    {"name": "amount", "type": "number"},
+    {"name": "big", "type": "number"},
+    {"name": "price", "type": "decimal", "options": {"precision": 20, "scale": 2}},
+    {"name": "words", "type": "text_list"},
+    {"name": "number", "type": "sequence", "options": {"prefix": "N-"}},
+    {"name": "done", "type": "boolean"},
+    {"name": "day", "type": "date"},
+    {"name": "at", "type": "datetime"},
+    {"name": "notes", "type": "json"},
+    {"name": "kind", "type": "select", "options": {"choices": ["a", "b"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["x", "y"]}},
+    {"name": "double", "type": "computed", "expression": "amount * 2", "return_type": "number"},
+]
+VALUES = {
+    "title": "Émile 😀 'x' \"y\" {z}",
+    "code": "A-1",
+    "amount": 0.1,
+    "price": "123456789012345678.90",
+    "words": ["b", "A", "b c"],
+    "big": 9_007_199_254_740_993,
+    "done": True,
+    "day": "2026-02-28",
+    "at": "2026-02-28T23:59:59.123456Z",
+    "notes": {"b": [1, 2.50], "a": None},
+    "kind": "a",
+    "tags": ["y", "x"],
+}
+
+
+def reference(name: str, to: str, on_delete: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": "reference", "collection": to, "on_delete": on_delete, **more}
+
+
+def put_away(caller: Caller, collection: str, record: dict[str, Any]) -> None:
+    answer = caller.delete(f"records/{collection}/{record['id']}")
+    assert answer.status_code == 204, answer.json
+
+
+def in_trash(caller: Caller, collection: str, **query: Any) -> list[dict[str, Any]]:
+    answer = caller.get(f"records/{collection}", query_string={"trash": "true", **query})
+    assert answer.status_code == 200, answer.json
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+def restored(caller: Caller, collection: str, record: dict[str, Any]) -> Any:
+    return caller.post(f"records/{collection}/{record['id']}/restore", {})
+
+
+def age(app: Flask, days: int) -> None:
+    """Make what is in the trash so many days older."""
+    with app.app_context(), transaction() as session:
+        earlier = clock.now() - timedelta(days=days)
+        session.execute(sa.update(TrashedRecord).values(deleted_at=earlier))
+
+
+def test_deleted_record_is_gone_and_comes_back_as_it_was(root: Caller, alice: Caller) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    before = make_record(alice, "things", **VALUES)
+    put_away(alice, "things", before)
+
+    assert alice.get(f"records/things/{before['id']}").status_code == 404
+    assert alice.patch(f"records/things/{before['id']}", {"title": "b"}).status_code == 404
+    assert alice.delete(f"records/things/{before['id']}").status_code == 404
+    listed = alice.get("records/things").json
+    assert (listed["items"], listed["total"]) == ([], 0)
+    counted = alice.get("records/things/aggregate?functions=count()").json
+    assert counted["results"] == [{"count": 0}]
+
+    [one] = in_trash(alice, "things")
+    assert one["deleted_by"] == alice.id
+    assert one["deleted_at"] > before["updated_at"]
+    assert {name: one[name] for name in before} == before
+
+    answer = restored(alice, "things", before)
+    assert answer.status_code == 200, answer.json
+    after = alice.get(f"records/things/{before['id']}").json
+    assert answer.json == after
+    changing = ("updated_at", "updated_by")
+    assert {**after, **{name: before[name] for name in changing}} == before
+    assert after["updated_at"] > before["updated_at"]
+    assert in_trash(alice, "things") == []
+    assert restored(alice, "things", before).status_code == 404
+
+
+def test_trash_is_listed_as_records_are(root: Caller, alice: Caller) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    made = [
+        make_record(alice, "things", title=f"n{n}", amount=n, price=n, tags=["x"])
+        for n in range(12)
+    ]
+    for one in made[:10]:
+        put_away(alice, "things", one)
+    everything = {"trash": "true", "sort": "-amount", "limit": 4}
+    first = alice.get("records/things", query_string=everything).json
+    assert [one["amount"] for one in first["items"]] == [9, 8, 7, 6]
+    assert first["total"] == 10
+    found = in_trash(alice, "things", filter='amount >= 3 && double < 16 && @contains(tags, "x")')
+    assert sorted(one["amount"] for one in found) == [3, 4, 5, 6, 7]
+    assert [one["title"] for one in in_trash(alice, "things", amount="5")] == ["n5"]
+    exact = in_trash(alice, "things", filter="price > 7.5", sort="-price")
+    assert [one["price"] for one in exact] == ["9.00", "8.00"]
+    assert in_trash(alice, "things", filter='deleted_at > "2020-01-01" && title = "n11"') == []
+    shown = in_trash(alice, "things", fields="title,deleted_at", sort="deleted_at", limit=1)
+    assert list(shown[0]) == ["id", "title", "deleted_at"]
+
+    seen, query = list[str](), {**everything, "cursor": ""}
+    while query["cursor"] is not None:
+        page = alice.get("records/things", query_string=query).json
+        seen += [one["title"] for one in page["items"]]
+        query["cursor"] = page["next_cursor"]
+    assert seen == [f"n{n}" for n in reversed(range(10))]
+
+
+def test_parameter_means_nothing_without_a_trash(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    refused = alice.get("records/posts?trash=true")
+    assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "unknown_field")
+    record = make_record(alice, title="a")
+    assert restored(alice, "posts", record).status_code == 422
+    make_collection(root, "flagged", [{"name": "trash", "type": "boolean"}])
+    make_record(alice, "flagged", trash=True)
+    assert len(in_trash(alice, "flagged")) == 1
+
+
+@pytest.mark.parametrize("value", ["false", "yes", ""])
+def test_parameter_has_one_value(root: Caller, alice: Caller, value: str) -> None:
+    make_collection(root, **TRASH)
+    assert alice.get("records/posts", query_string={"trash": value}).status_code == 400
+
+
+def test_trash_shows_what_one_may_list_and_delete(
+    root: Caller, alice: Caller, bob: Caller, charlie: Caller
+) -> None:
+    rules = {
+        "list_rule": 'title != "secret"',
+        "delete_rule": 'created_by = @request.auth.id || @request.auth.role = "admin"',
+    }
+    make_collection(root, **TRASH, **rules)
+    own, other = make_record(bob, title="own"), make_record(alice, title="other")
+    secret = make_record(bob, title="secret")
+    for one in (own, other, secret):
+        put_away(alice, "posts", one)
+    assert [one["title"] for one in in_trash(bob, "posts")] == ["own"]
+    assert {one["title"] for one in in_trash(alice, "posts")} == {"own", "other"}
+    assert in_trash(charlie, "posts") == []
+    assert restored(bob, "posts", other).status_code == 403
+    assert restored(charlie, "posts", own).status_code == 404
+    gone = f"records/posts/{other['id']}?permanently=true"
+    assert [one.delete(gone).status_code for one in (bob, charlie)] == [403, 404]
+    assert restored(bob, "posts", own).status_code == 200
+
+
+def test_closed_operations_close_the_trash(root: Caller, alice: Caller, bob: Caller) -> None:
+    rules = {"delete_rule": '@request.auth.role = "admin"', "view_rule": None}
+    made = make_collection(root, **TRASH, **rules)
+    record = make_record(alice, title="a")
+    put_away(alice, "posts", record)
+    assert in_trash(bob, "posts") == []
+    assert restored(bob, "posts", record).status_code == 404
+    root.put(f"collections/{made['id']}/rules", {"delete_rule": None})
+    refused = alice.get("records/posts?trash=true")
+    assert (refused.status_code, refused.json["error"]) == (403, "rule_denied")
+
+
+def test_rules_of_others_do_not_find_it(root: Caller, alice: Caller, bob: Caller) -> None:
+    make_collection(root, "passes", [{"name": "holder", "type": "text"}], **TRASH)
+    rule = "@any(passes, holder = @request.auth.id)"
+    make_collection(root, "rooms", [reference("pass", "passes", "set_null")], list_rule=rule)
+    card = make_record(alice, "passes", holder=bob.id)
+    make_record(alice, "rooms")
+    assert bob.get("records/rooms").json["total"] == 1
+    put_away(alice, "passes", card)
+    assert bob.get("records/rooms").json["total"] == 0
+    refused = alice.post("records/rooms", {"pass": card["id"]})
+    assert refused.json["details"][0]["code"] == "invalid_reference"
+    restored(alice, "passes", card)
+    assert bob.get("records/rooms").json["total"] == 1
+
+
+def test_rule_with_any_of_its_own_collection_looks_at_the_present(
+    root: Caller, alice: Caller
+) -> None:
+    rule = '@count(posts, title = "a") = 0'
+    made = make_collection(root, **TRASH)
+    root.put(f"collections/{made['id']}/rules", {"list_rule": rule})
+    record = make_record(alice, title="a")
+    put_away(alice, "posts", record)
+    assert len(in_trash(alice, "posts")) == 1
+    make_record(alice, title="a")
+    assert in_trash(alice, "posts") == []
+
+
+def test_unique_value_is_free_and_clashes_on_the_way_back(root: Caller, alice: Caller) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    first = make_record(alice, "things", title="a", code="A")
+    put_away(alice, "things", first)
+    second = make_record(alice, "things", title="b", code="A")
+    refused = restored(alice, "things", first)
+    assert (refused.status_code, refused.json["details"][0]["field"]) == (409, "code")
+    assert refused.json["details"][0]["code"] == "not_unique"
+    put_away(alice, "things", second)
+    assert {one["code"] for one in in_trash(alice, "things")} == {"A"}
+    assert restored(alice, "things", first).status_code == 200
+    assert restored(alice, "things", second).status_code == 409
+
+
+@pytest.mark.parametrize("on_delete", ["restrict", "cascade", "set_null"])
+@pytest.mark.parametrize("multiple", [False, True])
+@pytest.mark.parametrize("also", [False, True])
+def test_references_by_on_delete(
+    root: Caller, alice: Caller, on_delete: str, multiple: bool, also: bool
+) -> None:
+    make_collection(root, "teams", **TRASH)
+    field = {**reference("team", "teams", on_delete), "multiple": multiple}
+    make_collection(root, "members", [field], **(TRASH if also else {}))
+    team = make_record(alice, "teams", title="a")
+    value = [team["id"]] if multiple else team["id"]
+    member = make_record(alice, "members", team=value)
+    answer = alice.delete(f"records/teams/{team['id']}")
+    left = alice.get(f"records/members/{member['id']}")
+    if on_delete == "restrict":
+        assert (answer.status_code, left.status_code) == (409, 200)
+        assert in_trash(alice, "teams") == []
+        return
+    assert answer.status_code == 204
+    if on_delete == "set_null":
+        assert left.json["team"] == ([] if multiple else None)
+        restored(alice, "teams", team)
+        assert alice.get(f"records/members/{member['id']}").json == left.json
+        return
+    assert left.status_code == 404
+    if not also:
+        restored(alice, "teams", team)
+        assert alice.get(f"records/members/{member['id']}").status_code == 404
+        return
+    alone = restored(alice, "members", member)  # its reference needs no value
+    assert (alone.status_code, alone.json["team"]) == (200, [] if multiple else None)
+    put_away(alice, "members", member)
+    restored(alice, "teams", team)
+    assert restored(alice, "members", member).status_code == 200
+
+
+def test_required_reference_waits_for_its_target(root: Caller, alice: Caller) -> None:
+    make_collection(root, "teams", **TRASH)
+    required = reference("team", "teams", "cascade", required=True)
+    make_collection(root, "members", [required], **TRASH)
+    team = make_record(alice, "teams", title="a")
+    member = make_record(alice, "members", team=team["id"])
+    put_away(alice, "teams", team)
+    assert [one["team"] for one in in_trash(alice, "members")] == [team["id"]]
+    refused = restored(alice, "members", member)
+    assert (refused.status_code, refused.json["details"][0]["field"]) == (409, "team")
+    assert refused.json["details"][0]["code"] == "invalid_reference"
+    assert restored(alice, "teams", team).status_code == 200
+    assert restored(alice, "members", member).json["team"] == team["id"]
+
+
+def test_users_leave_records_in_the_trash(root: Caller, alice: Caller, bob: Caller) -> None:
+    people = [
+        {"name": "owner", "type": "user"},
+        {"name": "watchers", "type": "user", "multiple": True},
+    ]
+    make_collection(root, "tasks", people, **TRASH)
+    kept = make_record(alice, "tasks", owner=bob.id, watchers=[bob.id, alice.id])
+    goes = [{"name": "of", "type": "user", "on_delete": "cascade"}]
+    make_collection(root, "cards", goes, **TRASH)
+    card = make_record(alice, "cards", of=bob.id)
+    for collection, one in (("tasks", kept), ("cards", card)):
+        put_away(alice, collection, one)
+    other = make_record(bob, "tasks")
+    put_away(bob, "tasks", other)
+    assert root.post(f"users/{bob.id}/erase").status_code == 200
+    assert in_trash(alice, "cards") == []
+    assert bob.id not in alice.get("records/tasks?trash=true").text
+    back = restored(alice, "tasks", kept)
+    assert (back.status_code, back.json["owner"], back.json["watchers"]) == (200, None, [alice.id])
+
+
+def test_batch_and_cascade_over_many_records(root: Caller, alice: Caller) -> None:
+    make_collection(root, "teams", **TRASH)
+    make_collection(root, "members", [reference("team", "teams", "cascade")], **TRASH)
+    team = make_record(alice, "teams", title="a")
+    for _ in range(2):
+        bodies = [{"team": team["id"]}] * 600
+        assert alice.post("records/members/batch", {"records": bodies}).status_code == 201
+    put_away(alice, "teams", team)
+    listed = alice.get("records/members?trash=true&limit=1").json
+    assert listed["total"] == 1200
+    ids = [one["id"] for one in in_trash(alice, "members", limit=3)]
+    for id in ids:
+        assert restored(alice, "members", {"id": id}).status_code == 200
+    assert alice("DELETE", "records/members/batch", {"ids": ids}).status_code == 200
+    assert alice.get("records/members?trash=true&limit=1").json["total"] == 1200
+
+
+def test_feed_webhooks_and_history_tell_of_both_ways(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    make_webhook(alice, "https://hooks.example/in", collection="things")
+    record = make_record(alice, "things", **VALUES)
+    put_away(alice, "things", record)
+    back = restored(alice, "things", record).json
+    items = changes_of_records(alice)
+    assert [one["event"] for one in items] == [
+        "records.create",
+        "records.delete",
+        "records.create",
+    ]
+    assert [one.get("restored") for one in items] == [None, None, True]
+    assert items[-1]["record"] == back
+    payloads = [row.payload for row in deliveries(app)]
+    assert ['"restored":true' in one for one in payloads] == [False, False, True]
+    history = alice.get(f"records/things/{record['id']}/history").json["items"]
+    assert [one["operation"] for one in history] == ["CREATE", "DELETE", "CREATE"]
+    put_away(alice, "things", record)
+    assert len(changes_of_records(alice)) == 4
+
+
+def test_restored_record_has_its_history_and_versions(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+    record = make_record(alice, title="a")
+    path = f"records/posts/{record['id']}"
+    first = alice.get(f"{path}/history").json["items"][0]["audit_id"]
+    alice.patch(path, {"title": "b"})
+    put_away(alice, "posts", record)
+    assert alice.get(f"{path}/history").json["total"] == 3
+    assert alice.post(f"{path}/restore", {"audit_id": first}).status_code == 404
+    restored(alice, "posts", record)
+    assert alice.post(f"{path}/restore", {"audit_id": first}).json["title"] == "a"
+
+
+def test_permanent_deletion_passes_by_the_trash(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+    past, present = make_record(alice, title="past"), make_record(alice, title="present")
+    put_away(alice, "posts", past)
+    for one in (past, present):
+        path = f"records/posts/{one['id']}?permanently=true"
+        assert [alice.delete(path).status_code for _ in range(2)] == [204, 404]
+    assert in_trash(alice, "posts") == []
+    assert alice.get("records/posts").json["total"] == 0
+    entries = alice.get("account/audit-logs?table_name=trashed_records").json["items"]
+    assert [one["operation"] for one in entries] == ["DELETE"]
+
+
+def test_old_records_are_purged(app: Flask, root: Caller, alice: Caller, charlie: Caller) -> None:
+    make_collection(root, "posts", **TRASH)
+    for caller in (alice, alice, charlie):
+        put_away(caller, "posts", make_record(caller, title="old"))
+    age(app, 31)
+    young = make_record(alice, title="young")
+    put_away(alice, "posts", young)
+    with app.app_context():
+        trash.purge_old({})
+    assert [one["title"] for one in in_trash(alice, "posts")] == ["young"]
+    assert in_trash(charlie, "posts") == []
+    [entry] = alice.get("account/audit-logs?table_name=trashed_records").json["items"]
+    assert (entry["user_id"], entry["extra_metadata"]["count"]) == ("trash", 2)
+
+
+def test_files_stay_until_the_purge(app: Flask, root: Caller, alice: Caller) -> None:
+    make_collection(root, "posts", [{"name": "paper", "type": "file"}], **TRASH)
+    file = upload(alice)
+    record = make_record(alice, paper=file["id"])
+    link = alice.post(f"files/{file['id']}/link", {"expires_in": 3600}).json["url"]
+    put_away(alice, "posts", record)
+    assert alice.get(f"files/{file['id']}").status_code == 404
+    assert alice.get(link.partition("/api/v1/")[2]).status_code == 404
+    assert in_trash(alice, "posts")[0]["paper"]["id"] == file["id"]
+    with app.app_context():
+        _release_long_ago()
+        files.expire({})
+    assert restored(alice, "posts", record).json["paper"] == record["paper"]
+    assert alice.get(f"files/{file['id']}").status_code == 200
+    put_away(alice, "posts", record)
+    alice.delete(f"records/posts/{record['id']}?permanently=true")
+    with app.app_context():
+        _release_long_ago()
+        files.expire({})
+        with transaction() as session:
+            assert session.execute(sa.select(files.FILES)).all() == []
+
+
+def _release_long_ago() -> None:
+    with transaction() as session:
+        session.execute(
+            sa.update(files.FILES)
+            .where(files.FILES.c.released_at.is_not(None))
+            .values(released_at=clock.now() - timedelta(days=3000))
+        )
+
+
+def test_quotas_count_bytes_but_no_records(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+    record = make_record(alice, title="x" * 10_000)
+    put_away(alice, "posts", record)
+    level = used(alice)
+    assert level["records"] == 0
+    assert level["row_bytes"] > 10_000
+    limit(root, alice, records=1)
+    other = make_record(alice, title="b")
+    refused = restored(alice, "posts", record)
+    assert (refused.status_code, refused.json["quota"]) == (429, "records")
+    alice.delete(f"records/posts/{other['id']}")
+    assert restored(alice, "posts", record).status_code == 200
+
+
+def test_erasure_reaches_the_trash(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+    past, present = make_record(alice, title="past"), make_record(alice, title="present")
+    put_away(alice, "posts", past)
+    for one in (past, present):
+        assert alice.post(f"records/posts/{one['id']}/erase").status_code == 200
+    assert in_trash(alice, "posts") == []
+
+
+def test_schema_changes_reach_the_trash(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, "things", ALL_TYPES, **TRASH)
+    first = make_record(alice, "things", title="a", amount=1, big=2, kind="a")
+    put_away(alice, "things", first)
+    path = f"collections/{made['id']}"
+    renames = {"amount": {"name": "total"}, "big": {"name": "large"}}
+    present = [one for one in root.get(path).json["schema"] if one["name"] != "notes"]
+    schema = [
+        {**one, **new, "rename_from": one["name"]} if new else one
+        for one in present
+        for new in [renames.get(one["name"])]
+    ]
+    next(one for one in schema if one["name"] == "double")["expression"] = "total * 2"
+    state = {"name": "state", "type": "text", "required": True, "default": "new"}
+    change = {"schema": [*schema, state], "remove_fields": ["notes"]}
+    plan = root.post(f"{path}/plan", change).json
+    assert "plan_hash" in plan, plan
+    answer = root.put(path, change | {"plan_hash": plan["plan_hash"]})
+    assert answer.status_code == 200, answer.json
+    [one] = in_trash(alice, "things", filter="total = 1 && large = 2")
+    assert (one["double"], one["state"]) == (2, None)
+    back = restored(alice, "things", first).json
+    assert (back["total"], back["large"], back["state"]) == (1, 2, "new")
+    put_away(alice, "things", first)
+    choices = {"name": "kind", "options": {"choices": ["b"]}}
+    assert root.patch(path, {"schema": [choices]}).status_code == 200
+    refused = restored(alice, "things", first)
+    assert (refused.status_code, refused.json["details"][0]["field"]) == (400, "kind")
+
+
+def test_trash_is_switched_off_with_a_plan(root: Caller, alice: Caller, charlie: Caller) -> None:
+    made = make_collection(root, **TRASH)
+    path, off = f"collections/{made['id']}", {"options": {"trash": None}}
+    for caller in (alice, alice, charlie):
+        put_away(caller, "posts", make_record(caller, title="a"))
+    refused = root.patch(path, off)
+    assert (refused.status_code, refused.json["error"]) == (400, "plan_required")
+    plan = root.post(f"{path}/plan", off).json
+    assert plan["data_lost"] == [{"field": None, "count": 3}]
+    assert [one["operation"] for one in plan["operations"]] == ["discard_trash"]
+    assert plan["reverse"]["options"] == {"trash": {"days": 30}}
+    assert len(in_trash(alice, "posts")) == 2
+    answer = root.patch(path, off | {"plan_hash": plan["plan_hash"]})
+    assert answer.json["options"] == {"require_signature": False}
+    assert root.patch(path, TRASH).json["options"]["trash"] == {"days": 30}
+    assert in_trash(alice, "posts") == []
+    [entry] = alice.get("account/audit-logs?table_name=trashed_records").json["items"]
+    assert entry["extra_metadata"]["count"] == 2
+    assert root.patch(path, off).status_code == 200  # nothing is there
+
+
+@pytest.mark.parametrize("days", [0, 3651, "x", None, 1.5])
+def test_days_have_bounds(root: Caller, days: object) -> None:
+    body = {"name": "posts", "schema": [{"name": "a", "type": "text"}]}
+    answer = root.post("collections", {**body, "options": {"trash": {"days": days}}})
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("name", ["trash", "deleted_at", "deleted_by"])
+def test_names_of_the_trash_are_reserved(root: Caller, name: str) -> None:
+    field = {"name": name, "type": "text"}
+    answer = root.post("collections", {"name": "posts", "schema": [field], **TRASH})
+    assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "name_reserved")
+    made = make_collection(root, schema=[field])
+    assert root.patch(f"collections/{made['id']}", TRASH).status_code == 400
+    other = make_collection(root, "others", **TRASH)
+    assert root.patch(f"collections/{other['id']}", {"schema": [field]}).status_code == 400
+
+
+def test_signatures_and_scopes_hold_for_the_trash(root: Caller, alice: Caller, app: Flask) -> None:
+    make_collection(root, options={"trash": {"days": 30}, "require_signature": True})
+    record = alice.post("records/posts", {"title": "a"})
+    assert record.status_code == 428
+    made = make_collection(root, "notes", **TRASH)
+    note = make_record(alice, "notes", title="a")
+    put_away(alice, "notes", note)
+    root.patch(f"collections/{made['id']}", {"options": {"require_signature": True}})
+    assert restored(alice, "notes", note).status_code == 428
+    path = f"records/notes/{note['id']}?permanently=true"
+    assert alice.delete(path).status_code == 428
+    root.patch(f"collections/{made['id']}", {"options": {"require_signature": False}})
+
+    lists = machine(app, alice, scopes={"operations": ["list"]})
+    deletes = machine(app, alice, scopes={"operations": ["list", "delete"]})
+    assert lists.get("records/notes?trash=true").status_code == 403
+    assert restored(lists, "notes", note).status_code == 403
+    assert len(in_trash(deletes, "notes")) == 1
+    assert restored(deletes, "notes", note).status_code == 200
+
+
+def test_trash_goes_with_collection_and_account(
+    app: Flask, root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    made = [make_collection(root, name, **TRASH)["id"] for name in ("posts", "notes")]
+    for name in ("posts", "notes"):
+        for caller in (alice, charlie):
+            put_away(caller, name, make_record(caller, name, title="a"))
+    assert root.delete(f"collections/{made[0]}").status_code == 200
+    make_collection(root, **TRASH)
+    assert in_trash(alice, "posts") == []
+    assert len(in_trash(alice, "notes")) == 1
+
+
+@pytest.mark.needs_servers
+def test_bundle_carries_the_trash(app: Flask, cast: Cast, tmp_path: Any) -> None:
+    make_collection(cast.root, "things", ALL_TYPES, **TRASH)
+    record = make_record(cast.alice, "things", **VALUES)
+    put_away(cast.alice, "things", record)
+    [before] = in_trash(cast.alice, "things")
+    file = export(app, tmp_path)
+    made = import_(app, file, "--as", "root@system.example", "--slug", "copy")
+    assert made.exit_code == 0, made.output
+    account = cast.root.get("accounts?search=copy").json["items"][0]["id"]
+    there = cast.root.acting_in(account)
+    [one] = in_trash(there, "things")
+    changing = ("account_id", "created_by", "updated_by", "deleted_by")
+    assert {**one, **{name: before[name] for name in changing}} == before
+    assert len({one[name] for name in changing} - {cast.alice.id}) == 2  # a user of its own
+    assert restored(there, "things", record).status_code == 200
+    assert len(in_trash(cast.alice, "things")) == 1
