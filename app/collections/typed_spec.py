@@ -6,15 +6,16 @@ and masked fields are texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definitions
+from app.collections import back_references, definitions
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, SequenceField
+from app.collections.people import People
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -91,10 +92,8 @@ class _Collection:
         return result
 
     def _page(self) -> Spec:
-        list_access = self.opened["list"]
-        view = self.opened.get("view")
-        is_same = view is not None and view.readable.keys() == list_access.readable.keys()
-        item = self._record(view) if view and is_same else self._record(list_access, "item")
+        access, kind = shown_in_lists(self.opened["list"], self.opened.get("view"))
+        item = self._record(access, kind)
         page = deepcopy(self.schemas["RecordPage"])
         page["properties"]["items"]["items"] = item
         return self._named("page", page)
@@ -111,7 +110,8 @@ class _Collection:
     def _record(self, access: Access, kind: str = "record") -> Spec:
         schema = _record(access)
         # Properties of responses besides the fields, such as `expand`.
-        extra = self.schemas["RecordObject"]["properties"]
+        extra = dict(self.schemas["RecordObject"]["properties"])
+        extra["expand"] = {**extra["expand"], "properties": dict(_expanded(access))}
         schema["properties"] = {**extra, **schema["properties"]}
         return self._named(kind, schema)
 
@@ -139,6 +139,40 @@ class _Collection:
                     "schema": {"type": "array", "items": {"type": kind}},
                     "required": False,
                 }
+
+
+def shown_in_lists(listed: Access, view: Access | None) -> tuple[Access, str]:
+    """The access of records in lists, and their kind: those of requests, if they are the same."""
+    if view is not None and view.readable.keys() == listed.readable.keys():
+        return view, "record"
+    return listed, "item"
+
+
+def _expanded(access: Access) -> Iterator[tuple[str, Spec]]:
+    """What `expand` may add to a record, by name: what it refers to, and what refers to it."""
+    for name in access.comparable:
+        target = access.definition.expanded(name)
+        if isinstance(target, People):
+            schema: Spec = {"type": ["object", "string", "null"]}
+        elif target is not None and accesses.is_open(access.caller, target, "view"):
+            schema = _reference(target, "record")
+        else:
+            continue
+        is_list = name in access.definition.lists
+        yield name, {"type": "array", "items": schema} if is_list else schema
+    referring = list(back_references.to(access.definition, access.caller))
+    names = [one.name.lower() for one in referring]
+    for one in referring:
+        if names.count(one.name.lower()) > 1:
+            continue  # it does not tell which is meant
+        view = accesses.if_open(access.caller, one.collection, "view")
+        items = _reference(one.collection, shown_in_lists(one.listed, view)[1])
+        properties = {"items": {"type": "array", "items": items}, "has_more": {"type": "boolean"}}
+        yield one.name, {"type": "object", "properties": properties, "required": [*properties]}
+
+
+def _reference(target: Definition, kind: str) -> Spec:
+    return {"$ref": f"#/components/schemas/{target.name}_{kind}"}
 
 
 def _shared(item: Spec) -> list[Spec]:

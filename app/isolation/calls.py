@@ -499,7 +499,14 @@ def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str,
 
 
 def _record_references(definition: Definition) -> list[str]:
-    return [*definition.references]
+    own = definition.name.lower()
+    referring = [
+        f"{other.name}_via_{name}"
+        for other in definitions.get_all()
+        for name, field in other.fields.items()
+        if (field.collection or "").lower() == own
+    ]
+    return [*definition.references, *referring]
 
 
 def _record_paths(definition: Definition) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 
@@ -23,11 +24,11 @@ from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
-from app.records.read import cursor, views
+from app.records.read import cursor, file_links, views
 from app.records.read import query as queries
-from app.records.read.views import RecordView
+from app.records.read.views import RecordView, Tree
 from app.records.store import SizeLimit, reads
-from app.records.store.reads import ListQuery, Parameters
+from app.records.store.reads import ListQuery
 from app.records.write import cascade, changes
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
@@ -40,27 +41,28 @@ def page(
     collection: str, query: ListQuery, *, by: Principal
 ) -> tuple[list[JSONObject], int | None]:
     """A page of the records that the caller may list, and their total. Raises AnswerTooLarge."""
-    parsed = _parse(collection, query.parameters, by)
+    parsed = _parse(collection, query, by)
     rows, total = _read_page(parsed, query)
-    return _render_list(parsed, rows), total
+    return _render_list(parsed, rows, query.file_links), total
 
 
 def page_ids(collection: str, query: ListQuery, *, by: Principal) -> list[str]:
     """The ids of a page of the records that the caller may list, which shows none of them."""
-    parsed = _parse(collection, {**query.parameters, "fields": ["id"]}, by)
+    query = dataclasses.replace(query, parameters={**query.parameters, "fields": ["id"]})
+    parsed = _parse(collection, query, by)
     return [row["id"] for row in _read_page(parsed, query)[0]]
 
 
 def walk(collection: str, query: ListQuery, *, by: Principal) -> JSONObject:
     """The page at a cursor, with the next and previous cursors."""
-    parsed = _parse(collection, query.parameters, by)
+    parsed = _parse(collection, query, by)
     position = parsed.walk
     if position is None:
         raise LookupError("a walk without a cursor")
     parts, beside = cursor.parts(parsed.keys, position), cursor.beside(parsed.keys)
     rows = reads.read_parts(parsed.selection, parts, query.limit, beside)
     page_rows, links = cursor.answer(rows, query.limit, position, parsed.keys)
-    return {"items": _render_list(parsed, page_rows), **links}
+    return {"items": _render_list(parsed, page_rows, query.file_links), **links}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +78,13 @@ def following(
     collection: str, query: ListQuery, position: Sequence[object], *, by: Principal
 ) -> list[Following]:
     """The records that come after a position in the list's order; at first it is empty."""
-    parsed = _parse(collection, query.parameters, by)
+    parsed = _parse(collection, query, by)
     values = cursor.decoded(parsed.keys, position) or None
     parts = cursor.parts(parsed.keys, cursor.CursorPosition("", False, values))
     beside = cursor.beside(parsed.keys)
     rows = reads.read_parts(parsed.selection, parts, query.limit, beside)[: query.limit]
     places = [cursor.position_of(row, parsed.keys) for row in rows]
-    items = _render_list(parsed, rows)
+    items = _render_list(parsed, rows, query.file_links)
     return [
         Following(item, place, row["updated_at"])
         for item, place, row in zip(items, places, rows, strict=True)
@@ -98,11 +100,12 @@ def is_current(collection: str, read: Following, *, by: Principal) -> bool:
     return row is not None and row["updated_at"] == read.updated_at
 
 
-def _parse(collection: str, parameters: Parameters, by: Principal) -> queries.Query:
+def _parse(collection: str, query: ListQuery, by: Principal) -> queries.Query:
     definition = definitions.get(collection)
-    if "trash" in parameters and definition.trash_days:
-        return queries.parse_trash(definition, parameters, by)
-    return queries.parse(accesses.for_operation(by, definition, "list"), parameters)
+    if "trash" in query.parameters and definition.trash_days:
+        return queries.parse_trash(definition, query.parameters, query.limit, by)
+    access = accesses.for_operation(by, definition, "list")
+    return queries.parse(access, query.parameters, query.limit)
 
 
 def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
@@ -115,10 +118,29 @@ def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row]
     return reads.read_page(selection, parts, query, cacheable=is_recurring)
 
 
-def _render_list(parsed: queries.Query, rows: Sequence[store.Row]) -> list[JSONObject]:
+def _render_list(
+    parsed: queries.Query, rows: Sequence[store.Row], link_seconds: int | None
+) -> list[JSONObject]:
     items = views.render_all(rows, parsed.names, parsed.access)
-    views.add_expanded(parsed.expanded, rows, items, parsed.selection.room)
+    _complete(parsed.expanded, parsed.access, rows, items, parsed.selection.room, link_seconds)
     return items
+
+
+def _complete(
+    expanded: Tree,
+    access: Access,
+    rows: Sequence[store.Row],
+    items: Sequence[JSONObject],
+    room: SizeLimit,
+    link_seconds: int | None,
+) -> None:
+    """Add what was asked for beside the fields of records."""
+    if expanded or link_seconds:
+        shown = [views.Shown(access, *one) for one in zip(rows, items, strict=True)]
+        sign = None
+        if link_seconds is not None:
+            sign = partial(file_links.sign, seconds=link_seconds, by=access.caller)
+        views.add_expanded(expanded, shown, room, sign)
 
 
 def get(
@@ -127,6 +149,7 @@ def get(
     fields: str | None,
     *,
     expanded: str | None = None,
+    link_seconds: int | None = None,
     by: Principal,
 ) -> RecordView:
     """One record. Raises NotFound, also for records of other accounts."""
@@ -145,7 +168,7 @@ def get(
     view = views.render_full(row, access)
     if fields is not None:
         view.keep(names)
-    views.add_expanded(tree, [row], [view], SizeLimit())
+    _complete(tree, access, [row], [view], SizeLimit(), link_seconds)
     return view
 
 

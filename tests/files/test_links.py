@@ -16,6 +16,7 @@ from app.files import links
 from tests import builders
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import PNG, SCHEMA, upload
+from tests.sql import statements
 
 WEEK = 7 * 24 * 3600
 EDITING = {"update_rule": "@has_role(admin) || created_by = @request.auth.id"}
@@ -208,3 +209,124 @@ def test_file_link_of_earlier_release_works_until_links_are_ended(
         assert anyone.get(f"files/link/{other}").status_code == 403
     assert cast.alice.delete(f"files/{file}/links").status_code == 204
     assert anyone.get(path).status_code == 403
+
+
+def linked(caller: Caller, path: str) -> list[dict[str, Any]]:
+    """The records of a list."""
+    answer = caller.get(path)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+def path_in(value: Any) -> str:
+    """The path of the address in a file value."""
+    path: str = value["url"].partition("/api/v1/")[2]
+    return path
+
+
+def test_list_has_links_to_files(cast: Cast, anyone: Caller, file: str, app: Flask) -> None:
+    papers = [upload(cast.alice, name=f"{n}.png")["id"] for n in range(3)]
+    made = cast.alice.post("records/posts", {"title": "b", "papers": papers}).json
+    plain = linked(cast.bob, "records/posts")
+    counts = []
+    for query in ("", "?file_links=60", "?file_links=604800&cursor="):
+        with statements(app) as sent:
+            items = linked(cast.bob, f"records/posts{query}")
+        counts.append(sum(not one.startswith("INSERT") for one in sent))
+    assert counts[1] <= counts[0] + 3  # however many files there are
+    assert counts[1] == counts[2]
+    values = [*items[0]["papers"], items[1]["avatar"]]
+    assert [one["id"] for one in values] == [*papers, file]
+    for value in values:
+        assert anyone.get(path_in(value)).data == PNG
+        assert set(value) == {"id", "name", "size", "mime_type", "sha256", "url", "expires_at"}
+        with time_machine.travel(clock.now() + timedelta(days=8)):
+            assert anyone.get(path_in(value)).status_code == 403
+    assert {one["avatar"] and one["avatar"]["url"] for one in plain} != {None}
+    assert linked(cast.bob, "records/posts") == plain
+    one = f"records/posts/{made['id']}"
+    usual, signed = cast.bob.get(one), cast.bob.get(f"{one}?file_links=60")
+    assert signed.headers["ETag"] == usual.headers["ETag"]
+    assert anyone.get(path_in(signed.json["papers"][2])).data == PNG
+    kept = cast.alice.patch(one, {"papers": signed.json["papers"]})
+    assert kept.json["papers"] == usual.json["papers"]
+    named = linked(cast.bob, "records/posts?file_links=60&fields=title")
+    assert [set(one) for one in named] == [{"id", "title"}] * 2
+
+
+def test_links_of_list_are_recorded_and_ended_like_others(
+    cast: Cast, anyone: Caller, file: str
+) -> None:
+    (value,) = [one["avatar"] for one in linked(cast.bob, "records/posts?file_links=3600")]
+    (event,) = events(cast, "file_link.created")
+    assert (event["user_id"], event["target_type"]) == (cast.bob.id, "col_posts")
+    assert event["details"] == {"files": 1, "file_ids": [file], "expires_at": value["expires_at"]}
+    path = path_in(value)
+    assert anyone.get(f"{path}?thumb=16x16&fit=cover").status_code == 400  # no real image
+    assert cast.alice.delete(f"files/{file}/links").status_code == 204
+    assert anyone.get(path).status_code == 403
+
+
+@pytest.mark.parametrize("end", [deactivate, close_rule, hide_field, hide_record, remove_record])
+def test_link_of_list_ends_when_maker_loses_view_right(
+    cast: Cast, anyone: Caller, file: str, end: Any
+) -> None:
+    (item,) = linked(cast.bob, "records/posts?file_links=3600")
+    assert anyone.get(path_in(item["avatar"])).data == PNG
+    assert end(cast, file).status_code in (200, 204)
+    assert anyone.get(path_in(item["avatar"])).status_code == 404
+
+
+def test_list_links_only_to_files_that_caller_may_view(
+    cast: Cast, anyone: Caller, file: str, app: Flask
+) -> None:
+    secret = upload(cast.alice)["id"]
+    record = linked(cast.alice, "records/posts")[0]["id"]
+    assert cast.alice.patch(f"records/posts/{record}", {"secret": secret}).status_code == 200
+    (item,) = linked(cast.bob, "records/posts?file_links=60")
+    assert item["secret"] == "********"
+    (item,) = linked(cast.alice, "records/posts?file_links=60")
+    assert anyone.get(path_in(item["secret"])).data == PNG
+    for change in (hide_record, hide_field, close_rule):
+        (plain,) = linked(cast.bob, "records/posts")
+        assert change(cast, file).status_code == 200
+        assert linked(cast.bob, "records/posts?file_links=60") == [plain]
+        restored = {"view_rule": "true", "view_fields": "*"}
+        assert cast.root.put("collections/posts/rules", restored).status_code == 200
+    opened = {"list_rule": "", "view_rule": ""}
+    assert cast.root.put("collections/posts/rules", opened).status_code == 200
+    anonymous = Caller(app, **{"X-Account-ID": "acme"})
+    for path in ("records/posts", f"records/posts/{record}"):
+        assert anonymous.get(path).status_code == 200
+        assert anonymous.get(f"{path}?file_links=60").status_code == 401
+    theirs = linked(cast.root.acting_in("*"), "records/posts?file_links=60")
+    assert anyone.get(path_in(theirs[0]["avatar"])).data == PNG
+    assert linked(cast.charlie, "records/posts?file_links=60") == []
+
+
+def test_expanded_records_have_links_to_files(cast: Cast, anyone: Caller, file: str) -> None:
+    refers = {"name": "post", "type": "reference", "collection": "posts"}
+    scan = {"name": "scan", "type": "file"}
+    make_collection(cast.root, "notes", [refers, scan])
+    post, id = linked(cast.alice, "records/posts")[0]["id"], upload(cast.alice)["id"]
+    assert cast.alice.post("records/notes", {"post": post, "scan": id}).status_code == 201
+    (note,) = linked(cast.bob, "records/notes?expand=post.notes_via_post&file_links=60")
+    (inner,) = note["expand"]["post"]["expand"]["notes_via_post"]["items"]
+    for value in (note["scan"], inner["scan"], note["expand"]["post"]["avatar"]):
+        assert anyone.get(path_in(value)).data == PNG
+    closed = cast.root.put("collections/notes/rules", {"view_rule": "post = null"})
+    assert closed.status_code == 200
+    answer = cast.bob.get(f"records/posts/{post}?expand=notes_via_post&file_links=60").json
+    (inner,) = answer["expand"]["notes_via_post"]["items"]
+    assert anyone.get(path_in(inner["scan"])).status_code == 401
+    assert anyone.get(path_in(answer["avatar"])).data == PNG
+
+
+@pytest.mark.parametrize("seconds", ["59", "604801", "x", "", "-60"])
+def test_seconds_of_links_are_bounded(cast: Cast, file: str, seconds: str) -> None:
+    for path in ("records/posts", f"records/posts/{file}"):
+        assert cast.bob.get(f"{path}?file_links={seconds}").status_code == 422
+    query = "as_of=2026-01-01T00:00:00Z&file_links=60"
+    assert cast.bob.get(f"records/posts/{file}?{query}").status_code == 400
+    assert cast.bob.get("records/posts/export?format=json&file_links=60").status_code == 400

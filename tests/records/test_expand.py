@@ -8,6 +8,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
+from tests import sharded_sql
 from tests.builders import OPEN, Caller, make_collection, make_record
 from tests.sql import statements
 
@@ -198,3 +199,143 @@ def test_expand_follows_rule_changes_at_once(root: Caller, alice: Caller, posts:
         assert listed(alice, "author")[0]["expand"] == {}
         change(root, "authors")
         assert listed(alice, "author")[0]["expand"] == {"author": one["author"]}
+
+
+def related(caller: Caller, expand: str, collection: str = "authors", **query: Any) -> Any:
+    answer = caller.get(f"records/{collection}", query_string={"expand": expand, **query})
+    assert answer.status_code == 200, answer.json
+    return {one["name"]: one["expand"] for one in answer.json["items"]}
+
+
+def test_expand_shows_newest_records_that_refer_here(
+    app: Flask, root: Caller, alice: Caller, posts: None
+) -> None:
+    one = world(alice)
+    other = make_record(alice, "authors", name="y")
+    made = [
+        make_record(alice, name=str(n), author=one["author"]["id"], editor=other["id"])
+        for n in range(102)
+    ]
+    found = related(alice, "posts_via_author,posts_via_editor.author")
+    assert found["x"]["posts_via_author"] == {"items": made[:1:-1], "has_more": True}
+    assert found["x"]["posts_via_editor"] == {"items": [], "has_more": False}
+    assert found["y"]["posts_via_author"] == {"items": [], "has_more": False}
+    nested = found["y"]["posts_via_editor"]["items"]
+    assert nested[0] == {**made[-1], "expand": {"author": one["author"]}}
+    assert len(nested) == 100
+    for gone in made[:2]:
+        assert alice.delete(f"records/posts/{gone['id']}").status_code == 204
+    url = f"records/authors/{one['author']['id']}?expand=posts_via_author"
+    both = alice.get(url).json["expand"]["posts_via_author"]
+    assert both == {"items": [*made[:1:-1], one["post"]][:100], "has_more": True}
+    assert alice.delete(f"records/posts/{one['post']['id']}").status_code == 204
+    assert alice.get(url).json["expand"]["posts_via_author"]["has_more"] is False
+
+
+def test_expand_of_referring_records_is_one_statement_per_level(
+    app: Flask, alice: Caller, posts: None, database: str
+) -> None:
+    for name in "abcd":
+        world(alice, name)
+    for path, most in [
+        ("records/authors?expand=posts_via_author", 2),
+        ("records/authors?expand=posts_via_author,posts_via_editor&cursor=", 3),
+        ("records/cities?expand=teams_via_city.authors_via_team&limit=1", 3),
+        ("records/posts?expand=author.posts_via_editor,author.team.authors_via_team", 5),
+        ("records/teams?expand=authors_via_team,authors_via_team.posts_via_author&limit=1", 3),
+    ]:
+        alice.get(path)
+        with statements(app) as sent:
+            assert alice.get(path).status_code == 200, path
+        recorded = [one for one in sent if one.startswith("INSERT INTO security_pending")]
+        assert len(sent) - len(recorded) == most, sent
+        if database == "postgresql":
+            assert [one for text in sent for one in sharded_sql.problems(text)] == []
+
+
+def test_expand_of_referring_records_follows_list_rule_and_field_rights(
+    root: Caller, alice: Caller, bob: Caller, charlie: Caller, posts: None
+) -> None:
+    one = world(alice)
+    hidden = make_record(alice, name="hidden", author=one["author"]["id"])
+    theirs = world(charlie)
+    change(root, "posts", list_rule="name != 'hidden'", list_fields=["name", "author"])
+    (item,) = related(bob, "posts_via_author")["x"]["posts_via_author"]["items"]
+    assert (item["id"], "editor" in item) == (one["post"]["id"], False)
+    everywhere = root.acting_in("*").get("records/authors?expand=posts_via_author").json["items"]
+    found = {one["account_id"]: one["expand"]["posts_via_author"]["items"] for one in everywhere}
+    assert [one["id"] for one in found[alice.account_id]] == [hidden["id"], one["post"]["id"]]
+    assert [one["id"] for one in found[charlie.account_id]] == [theirs["post"]["id"]]
+    unknown = [("expand", "unknown_field")]
+    for name in ("posts_via_editor", "posts_via_name", "posts_via_x", "none_via_author", "_via_"):
+        assert problems(bob.get(f"records/authors?expand={name}")) == unknown, name
+    assert problems(bob.get("records/teams?expand=posts_via_author")) == unknown
+    change(root, "posts", list_rule=None)
+    assert problems(bob.get("records/authors?expand=posts_via_author")) == unknown
+    messages = [
+        bob.get(f"records/authors?expand={name}").json["details"][0]["message"].replace(name, "")
+        for name in ("posts_via_author", "posts_via_x", "nothing_via_author")
+    ]
+    assert len({*messages}) == 1
+
+
+def test_expand_of_referring_records_by_lists_names_and_circles(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "tags", [NAME, to("tags", "up")])
+    make_collection(
+        root, "aaa_via_bbb", [NAME, to("tags", "ccc"), to("tags", "via_ccc", multiple=True)]
+    )
+    make_collection(root, "aaa", [NAME, to("tags", "bbb_via_ccc")])
+    make_collection(root, "Notes", [NAME, to("tags", "tags", multiple=True)])
+    one = make_record(alice, "tags", name="one")
+    two = make_record(alice, "tags", name="two", up=one["id"])
+    both = make_record(alice, "Notes", name="both", tags=[two["id"], one["id"]])
+    only = make_record(alice, "Notes", name="only", tags=[two["id"]])
+    late = make_record(alice, "aaa_via_bbb", name="late", via_ccc=[one["id"]])
+    found = related(alice, "notes_via_tags.tags,tags_via_up,aaa_via_bbb_via_via_ccc", "tags")
+    assert found["one"]["aaa_via_bbb_via_via_ccc"]["items"] == [late]
+    assert found["one"]["tags_via_up"]["items"] == [two]
+    items = found["two"]["notes_via_tags"]["items"]
+    assert [one["id"] for one in items] == [only["id"], both["id"]]
+    assert [one["name"] for one in items[1]["expand"]["tags"]] == ["two", "one"]
+    assert found["one"]["notes_via_tags"]["items"] == [items[1]]
+    assert problems(alice.get("records/tags?expand=aaa_via_bbb_via_ccc")) == [
+        ("expand", "invalid_option")
+    ]
+    schema = [NAME, to("tags", "up"), {**NAME, "name": "tags_via_up"}]
+    id = root.get("collections/tags").json["id"]
+    assert root.put(f"collections/{id}", {"schema": schema}).status_code == 200
+    refused = alice.get("records/tags?expand=tags_via_up")
+    assert problems(refused) == [("expand", "invalid_option")]
+
+
+def test_expand_of_referring_records_is_bounded(alice: Caller, posts: None) -> None:
+    world(alice)
+    two = "teams_via_city.authors_via_team"
+    for path, is_allowed in [
+        (f"records/cities?expand={two}&limit=2", True),
+        (f"records/cities?expand={two}&limit=3", False),
+        (f"records/cities?expand={two}.posts_via_author", False),
+        ("records/authors?expand=posts_via_author,posts_via_editor&limit=100", True),
+        ("records/teams?expand=authors_via_team.posts_via_author&limit=2", True),
+        ("records/teams?expand=authors_via_team.posts_via_author", False),
+    ]:
+        answer = alice.get(path)
+        if is_allowed:
+            assert answer.status_code == 200, path
+        else:
+            assert problems(answer) == [("expand", "invalid_option")], path
+
+
+def test_expand_of_referring_records_needs_scope_of_key(
+    app: Flask, alice: Caller, posts: None
+) -> None:
+    world(alice)
+    made = alice.post("api-keys", {"name": "k", "scopes": {"authors": ["list"]}}).json
+    by_key = Caller(app, **{"X-API-Key": made["key"]})
+    refused = by_key.get("records/authors?expand=posts_via_author")
+    assert (refused.status_code, refused.json["error"]) == (403, "scope_denied")
+    assert problems(by_key.get("records/authors?expand=nothing_via_author")) == [
+        ("expand", "unknown_field")
+    ]

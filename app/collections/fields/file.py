@@ -35,6 +35,7 @@ VALUE: JSONMapping = {
         "mime_type": {"type": "string"},
         "sha256": {"type": "string"},
         "url": {"type": "string", "format": "uri"},
+        "expires_at": {"type": "string", "format": "date-time"},
     },
     "required": ["id"],
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flask import after_this_request, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
-from app.collections import access, definitions
-from app.collections.definitions import Definition
+from app.collections import back_references
+from app.collections.access import Access
 from app.console.records import file_previews, filters, listing, record_form, references, writers
 from app.console.records.display import format_value, label, label_fields
 from app.console.records.listing import COLLECTION
@@ -247,11 +247,11 @@ class Related:
 def related(scope: CollectionScope, record_id: str) -> Sequence[Related]:
     """The references to a record in collections that the caller may list."""
     searched, result = 0, []
-    for other, field in _references_to(scope):
+    for other, field, listed in back_references.to(scope.collection, scope.by):
         hits = None
         if field in other.leading and searched < MAX_SEARCHED:
             searched += 1
-            hits = _search(scope, other, field, record_id)
+            hits = _search(scope, listed, field, record_id)
         url_args: UrlArgs = {"account_id": scope.account.id, "name": other.name}
         operator = "contains" if field in other.lists else "="
         url_args |= {"field_0": field, "op_0": operator, "value_0": record_id}
@@ -260,26 +260,13 @@ def related(scope: CollectionScope, record_id: str) -> Sequence[Related]:
     return result
 
 
-def _references_to(scope: CollectionScope) -> Iterator[tuple[Definition, str]]:
-    for other in definitions.get_all():
-        names = [
-            name
-            for name, field in other.fields.items()
-            if (field.collection or "").lower() == scope.collection.name.lower()
-        ]
-        if names and access.is_open(scope.by, other, "list"):
-            comparable = access.for_operation(scope.by, other, "list").comparable
-            yield from ((other, name) for name in names if name in comparable)
-
-
-def _search(scope: CollectionScope, other: Definition, field: str, record_id: str) -> Hits:
+def _search(scope: CollectionScope, listed: Access, field: str, record_id: str) -> Hits:
     try:
         query = ListQuery(parameters={field: [record_id]}, limit=MAX_HITS + 1)
-        rows, _ = service.page(other.name, query, by=scope.by)
+        rows, _ = service.page(listed.definition.name, query, by=scope.by)
     except AppError:  # the rule was just closed
         return []
-    names = label_fields(access.for_operation(scope.by, other, "list"))
-    return [(row["id"], label(row, names)) for row in rows]
+    return [(row["id"], label(row, label_fields(listed))) for row in rows]
 
 
 def links(scope: CollectionScope, record_id: str) -> dict[str, str]:

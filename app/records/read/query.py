@@ -33,7 +33,7 @@ MAX_SORT_KEYS = 8
 MAX_VALUES = 100
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
 DIRECTIONS = frozenset(cursor.DIRECTIONS)
-LIST_PARAMETERS = PAGING | {"filter", "expand"} | DIRECTIONS
+LIST_PARAMETERS = PAGING | {"filter", "expand", "file_links"} | DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Query:
         return [key.ordered() for key in self.keys]
 
 
-def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
-    """Read the parameters of a list. Raises InvalidValues with every problem."""
+def parse(access: Access, parameters: Mapping[str, Sequence[str]], limit: int = 1) -> Query:
+    """Read the parameters of a list of so many records. Raises InvalidValues with every problem."""
     problems: list[JSONObject] = []
     conditions = parse_conditions(access, parameters, LIST_PARAMETERS, problems)
     last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
@@ -97,7 +97,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     paths = Paths(access) if "." in order else None
     keys = _sort(access, paths, order, conditions, problems)
     names, expanded = parse_shape(
-        access, last_values.get("fields"), last_values.get("expand"), problems
+        access, last_values.get("fields"), last_values.get("expand"), problems, limit
     )
     walk = None
     if keys and not DIRECTIONS.isdisjoint(last_values):
@@ -116,13 +116,13 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
 
 
 def parse_trash(
-    definition: Definition, parameters: Mapping[str, Sequence[str]], by: Principal
+    definition: Definition, parameters: Mapping[str, Sequence[str]], limit: int, by: Principal
 ) -> Query:
     """The parameters of a list of the trash: of what the caller may list, and delete."""
     trash, parameters = trash_of(definition), {**parameters}
     if parameters.pop("trash")[-1:] != ["true"]:
         raise InvalidValues([problem("trash", "invalid_option", "It is true, or left out.")])
-    parsed = parse(accesses.for_operation(by, trash, "list"), parameters)
+    parsed = parse(accesses.for_operation(by, trash, "list"), parameters, limit)
     deleting = accesses.for_operation(by, trash, "delete")
     rule = sa.true() if deleting.where is None else deleting.where
     conditions = replace(
@@ -135,11 +135,15 @@ def parse_trash(
 
 
 def parse_shape(
-    access: Access, fields: str | None, expanded: str | None, problems: list[JSONObject]
+    access: Access,
+    fields: str | None,
+    expanded: str | None,
+    problems: list[JSONObject],
+    records: int = 1,
 ) -> tuple[Sequence[str], Mapping[str, Branch]]:
-    """Return the fields to show, and the references to expand."""
+    """Return the fields to show of so many records, and the references to expand."""
     names = parse_fields(access.readable, fields, problems) or list(access.readable)
-    tree = views.parse_expand(access, expanded, problems)
+    tree = views.parse_expand(access, expanded, problems, records)
     if tree:
         views.check_expand_is_free(names, problems)
     return names, tree

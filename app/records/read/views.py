@@ -8,8 +8,9 @@ says: null if they are gone, and as their ids to callers who may see no more.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,13 +18,14 @@ import orjson
 from app.audit.security_log import reads as personal_reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import masking, people
+from app.collections import back_references, masking, people
 from app.collections.access import Access
+from app.collections.back_references import VIA
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, encoders_of, entries
 from app.collections.people import People
 from app.db.versioned_cache import VersionCheck
-from app.errors import problem
+from app.errors import InvalidValues, problem
 from app.records import store
 from app.records.store import Row, SizeLimit, reads, references
 from app.types import JSONMapping, JSONObject
@@ -36,6 +38,8 @@ ETAG_BYTES = 16
 EXPAND = "expand"
 MAX_DEPTH = 3
 MAX_NAMES = 50
+NEWEST = 100  # of the records that refer to one
+MAX_REFERRING = 30_000  # records of an answer, if as many refer as may be shown
 
 View = JSONObject
 
@@ -177,12 +181,17 @@ class Branch:
 
     target: Definition | People
     access: Access | None
-    """The caller's access to view the target; None if it is closed, and for people."""
+    """The caller's access to view the target; None if it is closed, and for people.
+
+    To list it, if its records refer to the one that is shown.
+    """
     below: dict[str, Branch]
     shown: Sequence[str] = ()
     """The fields of people that the caller sees."""
     field: Field | None = None
     """The field, if it is not one of the system's."""
+    via: str = ""
+    """The field of the target by which its records refer to the one that is shown."""
 
     @property
     def is_list(self) -> bool:
@@ -195,10 +204,29 @@ class Branch:
 
 Tree = Mapping[str, Branch]
 """References to expand, by the name of their field."""
-Rendered = dict[tuple[int, str, str], View]
-"""Views of referenced records, by the id of their branch, account and id."""
+
+
+class Shown(NamedTuple):
+    """A record as an answer shows it, and the access by which it does."""
+
+    access: Access
+    row: Row
+    view: View
+
+
+Rendered = dict[tuple[int, str, str], Shown]
+"""Referenced and referring records, by the id of their branch, account and id."""
 RowsByCollection = dict[str, dict[tuple[str, str], Row]]
 """Referenced records, by the id of their collection, then by account and id."""
+Referring = dict[tuple[str, str], dict[tuple[str, str], list[Row]]]
+"""Records by the id of their collection and their field, then by what they refer to."""
+
+
+class Newest(NamedTuple):
+    """The newest records that refer to one, and whether there are more."""
+
+    items: Sequence[View]
+    has_more: bool
 
 
 class Expansion(NamedTuple):
@@ -209,8 +237,13 @@ class Expansion(NamedTuple):
     view: View
 
 
-def parse_expand(access: Access, text: str | None, problems: list[JSONObject]) -> Tree:
-    """Return the references that dotted names follow; adds problems of the names."""
+def parse_expand(
+    access: Access, text: str | None, problems: list[JSONObject], records: int = 1
+) -> Tree:
+    """Return the references that dotted names follow, of so many records at most.
+
+    Adds problems of the names.
+    """
     if not text:
         return {}
     names = set(names_in(text, EXPAND, problems)) - {""}
@@ -224,13 +257,42 @@ def parse_expand(access: Access, text: str | None, problems: list[JSONObject]) -
             problems.append(_problem(f"{name[:200]} follows more than {MAX_DEPTH} references."))
         else:
             _add_branch(tree, access, steps, problems)
+    problems += _too_many(_most_referring(tree, records))
     return tree
+
+
+def _most_referring(tree: Tree, records: int) -> int:
+    """How many records that refer to others an answer may have, with so many records itself."""
+    result = 0
+    for branch in tree.values():
+        most = records * NEWEST if branch.via else records
+        result += _most_referring(branch.below, most) + (most if branch.via else 0)
+    return result
+
+
+def _too_many(referring: int) -> Iterator[JSONObject]:
+    if referring > MAX_REFERRING:
+        message = (
+            f"May expand to {referring:,} records that refer to others; at most"
+            f" {MAX_REFERRING:,}. Request fewer records."
+        )
+        yield _problem(message)
 
 
 def _add_branch(
     tree: dict[str, Branch], access: Access, steps: Sequence[str], problems: list[JSONObject]
 ) -> None:
     name, *further = steps
+    if VIA in name and name not in access.readable and name not in tree:
+        found = list(back_references.named(access, name))
+        if len(found) > 1:
+            problems.append(_problem(f"{name[:80]} may mean several fields."))
+            return
+        for one in found:
+            tree[name] = Branch(one.collection, one.listed, {}, via=one.field)
+    if name in tree and tree[name].via:
+        _add_further(tree[name], further, problems)
+        return
     target = access.definition.expanded(name) if name in access.comparable else None
     if isinstance(target, People):
         field = access.definition.fields.get(name)
@@ -253,12 +315,15 @@ def _add_branch(
         is_open = accesses.is_open(access.caller, target, "view")
         view = accesses.for_operation(access.caller, target, "view") if is_open else None
         tree[name] = Branch(target, view, {}, field=access.definition.fields.get(name))
-    view = tree[name].access
+    _add_further(tree[name], further, problems)
+
+
+def _add_further(branch: Branch, further: Sequence[str], problems: list[JSONObject]) -> None:
     # A caller who may not view the target learns nothing of it, not even which names it has.
-    if further and view is not None:
-        if not tree[name].below:
-            check_expand_is_free(view.readable, problems)
-        _add_branch(tree[name].below, view, further, problems)
+    if further and branch.access is not None:
+        if not branch.below:
+            check_expand_is_free(branch.access.readable, problems)
+        _add_branch(branch.below, branch.access, further, problems)
 
 
 def names_in(text: str, parameter: str, problems: list[JSONObject]) -> list[str]:
@@ -284,24 +349,38 @@ def expanded_checks(tree: Tree) -> Iterator[VersionCheck]:
         yield from expanded_checks(branch.below)
 
 
-def add_expanded(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit) -> None:
+def add_expanded(
+    tree: Tree,
+    shown: Sequence[Shown],
+    room: SizeLimit,
+    before: Callable[[Iterable[Shown]], None] | None = None,
+) -> None:
     """Add `expand` to the views of records, as JSON that is written once for each target.
 
-    Raises Stale and AnswerTooLarge.
+    `before` gets them all before that, and what they expand to. Raises Stale, AnswerTooLarge.
     """
     if not tree:
+        if before is not None:
+            before(shown)
         return
-    level = [Expansion(tree, row, view) for row, view in zip(rows, items, strict=True)]
+    level = [Expansion(tree, one.row, one.view) for one in shown]
     levels: list[list[Expansion]] = []
     rendered: Rendered = {}
     while level:
         levels.append(level)
-        targets, persons = _read_targets(level, room), _read_people(level)
-        level = [inner for one in level for inner in _attach(one, targets, persons, rendered)]
+        found = _Found(
+            _read_targets(level, room), _read_people(level), _read_referring(level, room)
+        )
+        level = [inner for one in level for inner in _attach(one, found, rendered)]
+    if before is not None:
+        before([*shown, *rendered.values()])
     # Innermost first: a view can be written when what it expands is.
     texts: dict[int, bytes] = {}
 
     def text_of(target: Any) -> bytes:
+        if isinstance(target, Newest):
+            ending = b',"has_more":true}' if target.has_more else b',"has_more":false}'
+            return b'{"items":' + text_of(target.items) + ending
         if isinstance(target, list):
             return b"[" + b",".join(map(text_of, target)) + b"]"
         if not isinstance(target, dict):
@@ -323,7 +402,7 @@ def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollecti
     ids: dict[str, set[str]] = {}
     for tree, row, _ in level:
         for name, branch in tree.items():
-            if branch.access is not None and row[name] is not None:
+            if branch.access is not None and not branch.via and row[name] is not None:
                 id = branch.access.definition.id
                 access_by_collection[id] = branch.access
                 ids.setdefault(id, set()).update(branch.entries(row[name]))
@@ -347,39 +426,78 @@ def _read_people(level: Sequence[Expansion]) -> Mapping[people.Key, View]:
     return people.read(keys, shown)
 
 
-def _attach(
-    expansion: Expansion,
-    targets: RowsByCollection,
-    persons: Mapping[people.Key, View],
-    rendered: Rendered,
-) -> Iterator[Expansion]:
-    """Put the views of its targets into a view; yields those that are expanded further."""
+def _read_referring(level: Sequence[Expansion], room: SizeLimit) -> Referring:
+    """Read the newest records that refer to those of a level and that the caller may list."""
+    branches: dict[tuple[str, str], Branch] = {}
+    ids: dict[tuple[str, str], set[str]] = {}
+    for tree, row, _ in level:
+        for branch in tree.values():
+            if branch.access is not None and branch.via:
+                key = (branch.access.definition.id, branch.via)
+                branches[key] = branch
+                ids.setdefault(key, set()).add(row["id"])
+    result: Referring = {}
+    for key, branch in branches.items():
+        if branch.access is None:
+            continue
+        if problems := list(_too_many(len(ids[key]) * NEWEST)):  # lists refer to many
+            raise InvalidValues(problems)
+        names = frozenset(branch.access.readable)
+        selection = reads.Selection(branch.access, names=names, room=room)
+        # One more tells that there are more.
+        result[key] = reads.read_referring(selection, branch.via, sorted(ids[key]), NEWEST + 1)
+    return result
+
+
+class _Found(NamedTuple):
+    """What was read for the expansions of a level."""
+
+    targets: RowsByCollection
+    persons: Mapping[people.Key, View]
+    referring: Referring
+
+
+def _attach(expansion: Expansion, found: _Found, rendered: Rendered) -> Sequence[Expansion]:
+    """Put the views of its targets into a view; returns those that are expanded further."""
     tree, row, view = expansion
     view[EXPAND] = {}
+    further = list[Expansion]()
     for name, branch in tree.items():
+        shown = partial(_shown, branch, rendered, further)
+        if branch.via:
+            key = (row["account_id"], row["id"])
+            rows = found.referring[branch.target.id, branch.via].get(key, [])
+            items = [shown(one) for one in rows[:NEWEST]]
+            view[EXPAND][name] = Newest(items, len(rows) > NEWEST)
+            continue
         if row[name] is None:
             continue
-        found = list[Any]()
+        values = list[Any]()
         for target_id in branch.entries(row[name]):
             target_key = (row["account_id"], target_id)
             if isinstance(branch.target, People):
-                found.append(persons.get(target_key) if branch.shown else target_id)
+                values.append(found.persons.get(target_key) if branch.shown else target_id)
                 continue
-            target = targets.get(branch.target.id, {}).get(target_key)
-            if target is None or branch.access is None:
-                continue
-            key = (id(branch), *target_key)
-            if key not in rendered:
-                names = list(branch.access.readable)
-                with personal_reads.by_path(EXPAND):
-                    rendered[key] = render(target, names, branch.access)
-                if branch.below:
-                    yield Expansion(branch.below, target, rendered[key])
-            found.append(rendered[key])
+            target = found.targets.get(branch.target.id, {}).get(target_key)
+            if target is not None and branch.access is not None:
+                values.append(shown(target))
         if branch.is_list:
-            view[EXPAND][name] = found
-        elif found:
-            view[EXPAND][name] = found[0]
+            view[EXPAND][name] = values
+        elif values:
+            view[EXPAND][name] = values[0]
+    return further
+
+
+def _shown(branch: Branch, rendered: Rendered, further: list[Expansion], row: Row) -> View:
+    """The view of a record, which is rendered once for each branch."""
+    key = (id(branch), row["account_id"], row["id"])
+    if key not in rendered and branch.access is not None:
+        with personal_reads.by_path(EXPAND):
+            view = render(row, list(branch.access.readable), branch.access)
+        rendered[key] = Shown(branch.access, row, view)
+        if branch.below:
+            further.append(Expansion(branch.below, row, view))
+    return rendered[key].view
 
 
 def _problem(message: str) -> JSONObject:

@@ -7,10 +7,12 @@ from flask import Response
 
 from app import web
 from app.auth.guard import optimistic, principal
+from app.errors import InvalidValues, problem
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
 from app.records import trash
 from app.records.history import service
+from app.records.read import file_links
 from app.records.read.views import RecordView
 from app.records.routes import stale_reads
 from app.records.store import limit_size
@@ -35,6 +37,7 @@ blueprint = Blueprint(
 )
 
 LONGEST_CURSOR = 8000
+OF_NOW = "Links lead to the files of now: leave out as_of."
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-000000000001",
     "account_id": "019a9f00-0000-7000-8000-00000000000a",
@@ -60,7 +63,7 @@ class RecordObject(Schema):
     updated_at = fields.Timestamp()
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
-    expand = ma.fields.Dict(**doc("If requested: the referenced records by field."))
+    expand = ma.fields.Dict(**doc("If requested: the referenced and referring records by name."))
 
 
 class RecordBody(Schema):
@@ -97,13 +100,24 @@ def expand_text() -> fields.Text:
         "Comma-separated references, dotted to follow further ones, at most three deep, such as"
         " `author,author.team`. Adds `expand` with what the caller may view of them. People, in"
         " `created_by`, `updated_by` and fields of type `user`, are `{id, name}`, null if they are"
-        " gone, and the id for callers who may see no more."
+        " gone, and the id for callers who may see no more. `comments_via_ticket` adds the newest"
+        " 100 records of `comments` whose `ticket` refers to the record, as `{items, has_more}`."
     )
     return fields.Text(**doc(description))
 
 
+def file_links_number() -> fields.Integer:
+    """The parameter `file_links`."""
+    description = (
+        "Seconds, from 1 minute to 7 days: the `url` of files works so long without a credential,"
+        " as a link of `POST /files/{id}/link` does, until `expires_at`. Not for anonymous callers."
+    )
+    return fields.Integer(file_links.SHORTEST, file_links.LONGEST, **doc(description))
+
+
 class RecordArgs(Schema):
     expand = expand_text()
+    file_links = file_links_number()
 
     fields_ = fields.Text(
         data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
@@ -127,6 +141,7 @@ class RecordListArgs(PageArgs):
     default_limit = 30
 
     expand = expand_text()
+    file_links = file_links_number()
     cursor = fields.Text(
         longest=LONGEST_CURSOR,
         **doc(
@@ -248,6 +263,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
         skip=args["skip"],
         limit=args["limit"],
         count=args["include_total"] and args["include_count"],
+        file_links=args.get("file_links"),
     )
     if "cursor" in args or "cursor_before" in args:
         answer = records.walk(collection, query, by=principal())
@@ -291,13 +307,22 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     retention removed, the answer is 404 `history_truncated`.
     """
     if "as_of" in args:
+        if "file_links" in args:
+            raise InvalidValues([problem("file_links", "invalid_option", OF_NOW)])
         return json_response(service.get(collection, record_id, args, by=principal()))
-    fields, expanded = args.get("fields"), args.get("expand")
-    record = records.get(collection, record_id, fields, expanded=expanded, by=principal())
+    expanded, seconds = args.get("expand"), args.get("file_links")
+    record = records.get(
+        collection,
+        record_id,
+        args.get("fields"),
+        expanded=expanded,
+        link_seconds=seconds,
+        by=principal(),
+    )
     preconditions.check(get_header("If-Match"), record.etag)
     not_modified = preconditions.matches(get_header("If-None-Match"), record.etag)
-    # Expanded records and time-dependent fields are not part of the ETag.
-    if not_modified and record.is_settled and not expanded:
+    # Expanded records, links and time-dependent fields are not part of the ETag.
+    if not_modified and record.is_settled and not expanded and not seconds:
         return Response(status=304, headers={"ETag": record.etag})
     return tagged(record)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from app import db
 from app.collections import totals
 from app.collections.access import Access
 from app.collections.definitions import Definition
+from app.collections.models import RecordLink
 from app.context import tenancy
 from app.db import filters
 from app.db.prepared import PreparedStatement
@@ -22,6 +23,9 @@ from app.records import store
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, SizeLimit
 from app.types import JSONMapping, cached_property
 
+LINKS: Any = RecordLink.__table__
+TARGET, PLACE = ".target", ".place"
+"""What rows have besides fields, which have no such names."""
 UniqueKey = tuple[str, ...]
 """The fields of a unique index."""
 Parameters = Mapping[str, Sequence[str]]
@@ -43,6 +47,8 @@ class ListQuery:
     """Leaves out records that were created before."""
     cut: int | None = None
     """Truncates long values to so many characters."""
+    file_links: int | None = None
+    """The seconds for which addresses of files work without a credential; None: they need one."""
 
 
 class Part(NamedTuple):
@@ -135,18 +141,15 @@ class Selection:
         self.version_checks.check(rows[0][facts_end:])
         present_rows = [row for row in rows if row[id] is not None]
         result = store.rows(self.definition, [row[:width] for row in present_rows])
+        facts_start = width + 1 + len(further)
+        if further:
+            values = [
+                zip(further, row[width + 1 : facts_start], strict=True) for row in present_rows
+            ]
+            result = [{**row, **dict(more)} for row, more in zip(result, values, strict=True)]
         lengths = [row[width] for row in present_rows[:limit]]
         complete = self._complete(result[:limit], lengths, max_bytes)
-        result, facts_start = [*complete, *result[limit:]], width + 1 + len(further)
-        if further:
-            account = names.index("account_id")
-            values = {(row[account], row[id]): row[width + 1 : facts_start] for row in present_rows}
-            keys = ((row["account_id"], row["id"]) for row in result)
-            result = [
-                {**row, **dict(zip(further, values[key], strict=True))}
-                for row, key in zip(result, keys, strict=True)
-            ]
-        return result, rows[0][facts_start:facts_end]
+        return [*complete, *result[limit:]], rows[0][facts_start:facts_end]
 
     def _complete(self, rows: list[Row], lengths: Sequence[int], max_bytes: int) -> list[Row]:
         """The rows with their long values; those deleted meanwhile are skipped."""
@@ -160,11 +163,12 @@ class Selection:
         query = sa.select(*definition.listed).where(*conditions)
         result = store.rows(definition, db.connection().execute(query, self.parameters))
         complete = {(row["account_id"], row["id"]): row for row in result}
-        read = [
-            row if size <= max_bytes else complete.get((row["account_id"], row["id"]))
-            for row, size in with_size
+        keys = [(row["account_id"], row["id"]) for row in rows]
+        return [
+            row if size <= max_bytes else {**row, **complete[key]}
+            for key, (row, size) in zip(keys, with_size, strict=True)
+            if size <= max_bytes or key in complete
         ]
-        return [row for row in read if row is not None]
 
 
 def read_one(
@@ -360,6 +364,44 @@ def read_by_ids(selection: Selection, record_ids: Sequence[str]) -> list[Row]:
     rows = sa.select(*store.measured(definition, definition.listed, selection.names))
     page = rows.where(*selection.where, is_one_of)
     return selection.read(_with_facts(page, selection.version_checks.columns), len(record_ids))[0]
+
+
+def read_referring(
+    selection: Selection, name: str, record_ids: Sequence[str], most: int
+) -> dict[tuple[str, str], list[Row]]:
+    """Read the records that refer to others by a field: of each, the newest ones, newest first.
+
+    By the account and the id of what they refer to. The statement has version checks, even if none
+    refer. Raises Stale, AnswerTooLarge.
+    """
+    definition, table = selection.definition, selection.definition.table
+    target: Any = table.c.get(name)
+    joined, field = None, list[Any]()
+    if name in definition.lists:
+        links = LINKS.alias()
+        here = (links.c.account_id == table.c.account_id, links.c.record_id == table.c.id)
+        target, joined = links.c.target_id, table.join(links, sa.and_(*here))
+        field = [links.c.collection_id == definition.id, links.c.field == name]
+    referring = [*field, filters.is_any_of(target, record_ids)]
+    conditions = (*selection.conditions, *referring)
+    selection = replace(selection, conditions=conditions, joined=joined)
+    newest = (table.c.created_at.desc(), table.c.id)
+    place = sa.func.row_number().over(partition_by=(table.c.account_id, target), order_by=newest)
+    keys = sa.select(table.c.account_id, table.c.id, target.label("target"), place.label("place"))
+    found = keys.select_from(selection.source).where(*selection.where).subquery()
+    same = (found.c.account_id == table.c.account_id, found.c.id == table.c.id)
+    columns = store.measured(definition, definition.listed, selection.names)
+    page = sa.select(*columns, found.c.target.label("k0"), found.c.place.label("k1"))
+    page = page.select_from(table.join(found, sa.and_(*same))).where(found.c.place <= most)
+    account = None if selection.account_id is None else ACCOUNT
+    statement = _with_facts(
+        page.where(*store.scope(definition, account)), selection.version_checks.columns
+    )
+    rows, _ = selection.read(statement, len(record_ids) * most, further=(TARGET, PLACE))
+    result: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row[PLACE]):
+        result.setdefault((row["account_id"], row[TARGET]), []).append(row)
+    return result
 
 
 def _with_facts(query: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:

@@ -34,8 +34,13 @@ type Sorting<R> = Path<R> | `-${Path<R>}`;
 
 export interface ReadOptions<R, K extends Name<R>> {
   fields?: K[];
-  /** References to include as `expand`, dotted to follow further ones. */
+  /**
+   * References to include as `expand`, dotted to follow further ones, and records that refer here:
+   * `comments_via_ticket`.
+   */
   expand?: string[];
+  /** Seconds, from 60 to 604800, for which the addresses of files work without a header. */
+  fileLinks?: number;
   signal?: AbortSignal;
 }
 
@@ -111,9 +116,10 @@ export class Records<S extends Shape = AnyShape> {
 
   async get<K extends Name<S["record"]> = Name<S["record"]>>(
     id: string,
-    { fields, expand, signal }: ReadOptions<S["record"], K> = {},
+    { fields, expand, fileLinks, signal }: ReadOptions<S["record"], K> = {},
   ): Promise<Chosen<S["record"], K>> {
-    const params = { path: this.#one(id), query: { fields: listed(fields), expand: listed(expand) } };
+    const query = { fields: listed(fields), expand: listed(expand), file_links: fileLinks };
+    const params = { path: this.#one(id), query };
     return tagged(await this.api.GET(ONE, { params, signal }));
   }
 
@@ -126,6 +132,7 @@ export class Records<S extends Shape = AnyShape> {
       sort: listed(options.sort),
       fields: listed(options.fields),
       expand: listed(options.expand),
+      file_links: options.fileLinks,
       limit: options.limit,
       skip: options.skip,
       cursor: options.cursor,

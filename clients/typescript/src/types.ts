@@ -48,10 +48,17 @@ function collection(name: string, schemas: Description["components"]["schemas"])
 function printer(schemas: { [name: string]: Schema }) {
   const print = (schema: Schema, indent: string): string => {
     const union = schema.anyOf ?? schema.oneOf;
-    if (schema.$ref) return print(schemas[schema.$ref.split("/").at(-1)!] ?? {}, indent);
+    if (schema.$ref) return referred(schema.$ref.split("/").at(-1)!, indent);
     if (union) return alternatives(union.map((one) => print(one, indent)));
     if (schema.enum) return alternatives(schema.enum.map((value) => JSON.stringify(value)));
     return alternatives([schema.type ?? []].flat().map((type) => ofType(type, schema, indent)));
+  };
+
+  // Records refer to each other in circles, so each has its type once.
+  const referred = (name: string, indent: string): string => {
+    const [, collection, kind] = /^(.+)_(record|item)$/.exec(name) ?? [];
+    if (collection && name in schemas) return `Collections[${JSON.stringify(collection)}]["${kind}"]`;
+    return print(schemas[name] ?? {}, indent);
   };
 
   const ofType = (type: string, schema: Schema, indent: string): string => {

@@ -22,6 +22,7 @@ FIELDS = [
     {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
     {"name": "extra", "type": "json"},
     {"name": "cover", "type": "file"},
+    {"name": "parent", "type": "reference", "collection": "open_tasks"},
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
 PROGRAM = """
@@ -43,6 +44,11 @@ def synchronous(client: Client) -> None:
     tasks.replace(task["id"], {"title": "x", "points": points, "cover": cover["id"]})
     first = Collections(client).log.list().items[0]
     print(first["class"], task["loud"], task["created_at"])
+    shown = tasks.get(task["id"], expand="open_tasks_via_parent.parent", file_links=60)
+    children = shown["expand"]["open_tasks_via_parent"]
+    more: bool = children["has_more"]
+    titles: list[str] = [one["expand"]["parent"]["title"] for one in children["items"]]
+    print(more, titles)
 """
 WRONG = {
     'tasks.create({"state": "open"})': 'Missing key "title"',
@@ -53,6 +59,7 @@ WRONG = {
     'tasks.get("1")["titel"]': 'no key "titel"',
     'Collections(client).log.create({"title": "x"})': '"create" of "Records"',
     "Collections(client).absent": 'no attribute "absent"',
+    'tasks.get("1")["expand"]["log_via_parent"]': 'no key "log_via_parent"',
 }
 
 

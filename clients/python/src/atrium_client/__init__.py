@@ -26,7 +26,7 @@ from atrium_client.errors import (
 )
 from atrium_client.files import FileInfo, Link
 from atrium_client.filters import Condition, F, Field, any_of, count_of, flag
-from atrium_client.records import Page, Record, etag_of
+from atrium_client.records import Newest, Page, Record, etag_of
 from atrium_client.retries import Retries
 from atrium_client.tokens import FileStorage, MemoryStorage, Tokens, TokenStorage
 from atrium_client.version import VERSION as __version__
@@ -53,6 +53,7 @@ __all__ = [
     "Link",
     "MemoryStorage",
     "NetworkError",
+    "Newest",
     "NotFound",
     "Page",
     "PreconditionFailed",

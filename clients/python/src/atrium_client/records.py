@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import httpx
 
@@ -27,6 +27,13 @@ class Page(Generic[T]):
     total: int | None
     page: int
     page_size: int
+
+
+class Newest(TypedDict, Generic[T]):
+    """The newest records that refer to one, and whether there are more."""
+
+    items: list[T]
+    has_more: bool
 
 
 class Record(dict[str, Any]):

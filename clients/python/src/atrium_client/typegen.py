@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Never, NotRequired, TypedDict
 
-from atrium_client import AsyncClient, AsyncRecords, Client, Records
+from atrium_client import AsyncClient, AsyncRecords, Client, Newest, Records
 '''
 ACCESSOR = '''class {prefix}Collections:
     """The collections by name."""
@@ -33,6 +33,8 @@ SCALARS = {
 }
 # What a list shows, what other requests return, and what they take.
 KINDS = ("item", "record", "create", "replace", "update")
+NO_CLASSES: Mapping[str, str] = {}
+NEWEST = {"items", "has_more"}
 
 
 def write_module(description: Schema, url: str) -> str:
@@ -45,25 +47,33 @@ def write_module(description: Schema, url: str) -> str:
         for kind in KINDS
         if f"{name}_{kind}" in schemas
     }
-    types = [_typed_dict(class_name, schemas[key]) for key, class_name in classes.items()]
+    types = [
+        text
+        for key, class_name in classes.items()
+        for text in _typed_dicts(class_name, schemas[key], classes)
+    ]
     accessors = [_accessor(prefix, names, classes) for prefix in ("", "Async")]
     return "\n\n".join([HEAD.format(url=url), *types, *accessors])
 
 
-def type_of(schema: Schema) -> str:
-    """Return the type of the values of a schema."""
+def type_of(schema: Schema, classes: Mapping[str, str] = NO_CLASSES) -> str:
+    """Return the type of the values of a schema, which may name others that have a class."""
+    if "$ref" in schema:
+        return classes.get(schema["$ref"].rpartition("/")[2], "dict[str, Any]")
+    if schema.get("properties", {}).keys() == NEWEST:
+        return f"Newest[{type_of(schema['properties']['items']['items'], classes)}]"
     if "enum" in schema:
         return f"Literal[{', '.join(map(repr, schema['enum']))}]"
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(map(type_of, schema["anyOf"])))
+        return " | ".join(dict.fromkeys(type_of(one, classes) for one in schema["anyOf"]))
     kinds = schema.get("type", "any")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    return " | ".join(_type_of_kind(kind, schema) for kind in kinds)
+    return " | ".join(_type_of_kind(kind, schema, classes) for kind in kinds)
 
 
-def _type_of_kind(kind: str, schema: Schema) -> str:
+def _type_of_kind(kind: str, schema: Schema, classes: Mapping[str, str]) -> str:
     if kind == "array":
-        return f"list[{type_of(schema.get('items', {}))}]"
+        return f"list[{type_of(schema.get('items', {}), classes)}]"
     return SCALARS.get(kind, "Any")
 
 
@@ -79,18 +89,27 @@ def _class_names(names: list[str]) -> dict[str, str]:
     return {name: found if used[found] == 1 else f"{name}_" for name, found in camel.items()}
 
 
-def _typed_dict(name: str, schema: Schema) -> str:
-    fields = dict(_fields(schema))
+def _typed_dicts(name: str, schema: Schema, classes: Mapping[str, str]) -> Iterator[str]:
+    """Yield the class of a schema, behind that of what its records expand to."""
+    fields = dict(_fields(schema, classes))
+    expanded = schema["properties"].get("expand", {})
+    if "expand" in fields and expanded.get("properties"):
+        fields["expand"] = f"NotRequired[{name}Expand]"
+        yield _typed_dict(f"{name}Expand", dict(_fields(expanded, classes)))
+    yield _typed_dict(name, fields)
+
+
+def _typed_dict(name: str, fields: Mapping[str, str]) -> str:
     if any(map(keyword.iskeyword, fields)):
-        items = ", ".join(f"{field!r}: {kind}" for field, kind in fields.items())
+        items = ", ".join(f"{field!r}: {kind!r}" for field, kind in fields.items())
         return f"{name} = TypedDict({name!r}, {{{items}}})\n"
     lines = [f"    {field}: {kind}\n" for field, kind in fields.items()] or ["    pass\n"]
     return f"class {name}(TypedDict):\n{''.join(lines)}"
 
 
-def _fields(schema: Schema) -> Iterator[tuple[str, str]]:
+def _fields(schema: Schema, classes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, field in schema["properties"].items():
-        kind = type_of(field)
+        kind = type_of(field, classes)
         is_required = name in schema.get("required", ())
         yield name, kind if is_required else f"NotRequired[{kind}]"
 

@@ -43,7 +43,8 @@ export async function makeCollection(kind) {
 export async function makeNamed(name) {
   const root = new atrium.Client({ baseUrl });
   await root.signIn(ROOT);
-  await root.api.POST("/api/v1/collections", { body: { name, schema: FIELDS, ...OPEN } });
+  const schema = [...FIELDS, { name: "parent", type: "reference", collection: name }];
+  await root.api.POST("/api/v1/collections", { body: { name, schema, ...OPEN } });
   await root.signOut();
   return name;
 }

@@ -17,13 +17,19 @@ export async function right(): Promise<void> {
   const cover = await client.files.upload(await openFile("cover.png"));
   await posts.update(post.id, { cover: cover.id, due: "2026-11-20" }, { ifMatch: etagOf(post) });
   await posts.update(post.id, { cover: post.cover });
+  const shown = await posts.get(post.id, { expand: ["posts_via_parent.parent"], fileLinks: 60 });
+  for (const child of shown.expand?.posts_via_parent?.items ?? []) {
+    names.push(child.title, child.expand?.parent?.title ?? "");
+  }
+  const more: boolean | undefined = shown.expand?.posts_via_parent?.has_more;
+  await posts.list({ sort: ["-parent.title", "title"] });
   for await (const change of await client.changes.follow(["posts"])) {
     if (change.type === "update") names.push(change.data.title);
     if (change.type === "delete") names.push(change.data.id);
   }
   const groups = await client.api.GET("/api/v1/groups", { params: { query: { limit: 5 } } });
   const first: string | undefined = groups.data?.items[0]?.name;
-  names.push(first ?? "");
+  names.push(first ?? "", String(more));
 }
 
 export async function wrong(): Promise<void> {
@@ -41,6 +47,10 @@ export async function wrong(): Promise<void> {
   const title: string = (await posts.get("id", { fields: ["views"] })).title;
   // @ts-expect-error no such field to sort by
   await posts.list({ sort: "-nope" });
+  // @ts-expect-error no such field to follow
+  await posts.list({ sort: "nope.title" });
+  // @ts-expect-error nothing refers by it
+  void (await posts.get("id")).expand?.posts_via_title;
   // @ts-expect-error no such field to filter by
   posts.f("nope");
   // @ts-expect-error views compare with numbers

@@ -39,10 +39,18 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         self._path = f"records/{quote(collection, safe='')}"
 
     async def get(
-        self, record_id: str, *, expand: Names = (), as_of: datetime | None = None
+        self,
+        record_id: str,
+        *,
+        expand: Names = (),
+        as_of: datetime | None = None,
+        file_links: int | None = None,
     ) -> RecordT:
-        """Return a record, as it was at `as_of`."""
-        params = query(expand=expand, as_of=as_of)
+        """Return a record, as it was at `as_of`.
+
+        The addresses of its files work for `file_links` seconds without a credential.
+        """
+        params = query(expand=expand, as_of=as_of, file_links=file_links)
         return await self._one("GET", record_id, params=params)
 
     async def list(
@@ -55,10 +63,11 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         page: int = 1,
         page_size: int = 100,
         total: bool = True,
+        file_links: int | None = None,
     ) -> Page[ItemT]:
         """Return a page of records."""
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, page=page)
-        params |= query(page_size=page_size, include_total=total)
+        params |= query(page_size=page_size, include_total=total, file_links=file_links)
         return page_of(await self._session.json("GET", self._path, params=params))
 
     async def iterate(
@@ -69,9 +78,11 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         fields: Names = (),
         expand: Names = (),
         page_size: int = 100,
+        file_links: int | None = None,
     ) -> AsyncIterator[ItemT]:
         """Yield all records, page by page as they are needed."""
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, limit=page_size)
+        params |= query(file_links=file_links)
         cursor: str | None = ""
         while cursor is not None:
             paged = {**params, "cursor": cursor}
