@@ -11,6 +11,7 @@ from app.audit.security_log import reads
 from app.errors import AppError, RangeNotSatisfiable
 from app.files import content, downloads, service, storage, thumbnails
 from app.files.service import File
+from app.files.thumbnails import Form
 from app.web import preconditions
 from app.web.app import get_header, get_request
 from app.web.sockets import Handover, find_socket
@@ -24,7 +25,7 @@ def etag_of(file: File) -> str:
     return f'"{file.sha256}"'
 
 
-def send(file: File, thumb: str | None = None) -> Response:
+def send(file: File, thumb: Form | None = None) -> Response:
     """A response with a file, or the part that the request asks for; or with its thumbnail."""
     if thumb is not None:
         return _thumbnail(file, thumb)
@@ -86,15 +87,14 @@ def _until_error(pieces: Iterable[bytes]) -> Iterator[bytes]:
         return
 
 
-def _thumbnail(file: File, size_text: str) -> Response:
-    size = thumbnails.parse_size(size_text)
-    etag = f'"{file.sha256[:40]}-{size[0]}x{size[1]}"'
+def _thumbnail(file: File, form: Form) -> Response:
+    etag = f'"{file.sha256[:40]}-{form.name}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if preconditions.matches(get_header("If-None-Match"), etag):
         return Response(status=304, headers=headers)
-    thumbnail = thumbnails.get(file, size)
-    headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")
-    return Response(thumbnail.data, headers=headers)
+    data = thumbnails.get(file, form)
+    headers |= _headers(form.mime_type, f"{file.name}.{form.format}")
+    return Response(data, headers=headers)
 
 
 def _headers(mime_type: str, name: str) -> dict[str, str]:

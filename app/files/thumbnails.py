@@ -1,7 +1,7 @@
 """Small versions of raster images, within bounds of memory and time.
 
-Each is made once, in one of a few sizes, and kept beside the file until that is removed. What is
-kept of a file takes no more room than the file, and counts for no quota.
+Each is made once, in one of a few sizes and forms, and kept beside the file until that is removed.
+What is kept of a file takes no more room than the file, and counts for no quota.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.errors import BadRequest, Unavailable
 from app.files import content, service, storage
@@ -36,6 +36,10 @@ CPU_SECONDS = 5
 WAIT_SECONDS, MOST_WAITING = 15, 2  # of the four threads of a process, one stays free
 MOST_ACCOUNTS = 1000  # whose last turns are remembered
 KEPT_BYTES = 128 * 1024  # of a file's thumbnails, if the file is smaller
+MOST_KEPT = 100  # thumbnails of a file
+FITS = ("contain", "cover")
+WRITTEN = ("webp", "jpeg", "png")
+QUALITY = {"webp": 80, "jpeg": 80}
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
 # The errors of Pillow for images that are cut off or have false headers.
@@ -129,38 +133,61 @@ class Source(io.BytesIO):
         return super().read(size)
 
 
-class Thumbnail(NamedTuple):
-    """An image in WebP."""
+class Form(NamedTuple):
+    """What a thumbnail is to be: no larger than this, whole or cut to the shape, in a format."""
 
-    data: bytes
-    mime_type: str = "image/webp"
+    width: int
+    height: int
+    fit: str = "contain"
+    format: str = "webp"
+
+    @property
+    def name(self) -> str:
+        """Tells it from the other thumbnails of a file."""
+        usual = self._field_defaults.values()
+        return "-".join([f"{self.width}x{self.height}", *(x for x in self[2:] if x not in usual)])
+
+    @property
+    def mime_type(self) -> str:
+        return f"image/{self.format}"
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height of `WxH`, each the next smaller step. Raises BadRequest."""
-    found = SIZE.fullmatch(text)
+def parse(thumb: str | None, fit: str | None = None, format: str | None = None) -> Form | None:
+    """What `thumb=WxH&fit=F&format=F` asks for; None without `thumb`. Raises BadRequest.
+
+    Each side is the next smaller step.
+    """
+    if thumb is None:
+        if fit is not None or format is not None:
+            raise _invalid("fit and format are of a thumbnail: name its size by thumb.")
+        return None
+    found = SIZE.fullmatch(thumb)
     size = (int(found[1]), int(found[2])) if found else (0, 0)
     if not all(SMALLEST <= side <= LARGEST for side in size):
-        raise BadRequest(f"thumb is WxH, each from {SMALLEST} to {LARGEST}.", error="thumb_invalid")
+        raise _invalid(f"thumb is WxH, each from {SMALLEST} to {LARGEST}.")
+    if fit not in (None, *FITS):
+        raise _invalid(f"fit is one of {', '.join(FITS)}.")
+    if format not in (None, *WRITTEN):
+        raise _invalid(f"format is one of {', '.join(WRITTEN)}.")
     width, height = (max(step for step in STEPS if step <= side) for side in size)
-    return width, height
+    return Form(width, height, fit or "contain", format or "webp")
 
 
-def get(file: File, size: tuple[int, int]) -> Thumbnail:
-    """The image, no larger than this. Raises BadRequest for what is no raster image."""
+def get(file: File, form: Form) -> bytes:
+    """The image in this form. Raises BadRequest for what is no raster image."""
     if file.mime_type not in content.RASTER:
-        raise BadRequest("Only PNG, JPEG, GIF and WebP have thumbnails.", error="thumb_invalid")
+        raise _invalid("Only PNG, JPEG, GIF and WebP have thumbnails.")
     if file.size > MAX_BYTES:
         raise _too_large()
-    key = f"{storage.thumbnails_of(file.account_id, file.id)}{size[0]}x{size[1]}"
+    key = f"{storage.thumbnails_of(file.account_id, file.id)}{form.name}"
     data = _kept(key)
     if data is None:
         with _turns.taken(file.account_id):
             data = _kept(key)  # who had the turn before may have made it
             if data is None:
-                data = _scaled(b"".join(service.read(file, 0, file.size)), file, size)
+                data = _scaled(b"".join(service.read(file, 0, file.size)), file, form)
                 _keep(file, key, data)
-    return Thumbnail(data)
+    return data
 
 
 def _kept(key: str) -> bytes | None:
@@ -174,14 +201,15 @@ def _keep(file: File, key: str, data: bytes) -> None:
     if len(data) > storage.PART or (left is not None and left < storage.LEFT_FREE):
         return
     with suppress(Unavailable):  # it is made again
-        kept = place.blobs(storage.thumbnails_of(file.account_id, file.id))
-        if sum(blob.size for blob in kept) + len(data) <= max(file.size, KEPT_BYTES):
+        sizes = [one.size for one in place.blobs(storage.thumbnails_of(file.account_id, file.id))]
+        has_room = sum(sizes) + len(data) <= max(file.size, KEPT_BYTES)
+        if has_room and len(sizes) < MOST_KEPT:
             storage.put_stream(key, io.BytesIO(data))
             if service.find(file.id, file.account_id) is None:  # removed meanwhile
                 place.delete(key)
 
 
-def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:
+def _scaled(data: bytes, file: File, form: Form) -> bytes:
     from PIL import Image, ImageOps  # on use: large
 
     if file.mime_type == "image/jpeg" and data.count(SCAN) > MAX_SCANS:
@@ -190,16 +218,38 @@ def _scaled(data: bytes, file: File, size: tuple[int, int]) -> bytes:
         with Image.open(Source(data), formats=[FORMATS[file.mime_type]]) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _too_large()
-            image.draft("RGB", size)
+            is_whole = form.fit == "contain"
+            side = max(form.width, form.height)  # which of the two will be turned
+            image.draft("RGB", form[:2] if is_whole else (side, side))
             ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy of every image
-            image.thumbnail(size)
+            if is_whole:
+                image.thumbnail(form[:2])
+            scaled: Image.Image = image if is_whole else _cut(image, form)
             target = io.BytesIO()
-            has_alpha = "A" in image.getbands() or "transparency" in image.info
-            image.convert("RGBA" if has_alpha else "RGB").save(target, "WEBP", quality=80)
+            has_alpha = "A" in scaled.getbands() or "transparency" in scaled.info
+            scaled = scaled.convert("RGBA" if has_alpha else "RGB")
+            if has_alpha and form.format == "jpeg":
+                white = Image.new("RGBA", scaled.size, "white")
+                scaled = Image.alpha_composite(white, scaled).convert("RGB")
+            options = {"quality": QUALITY[form.format]} if form.format in QUALITY else {}
+            scaled.save(target, form.format.upper(), **options)
             return target.getvalue()
     except (Image.DecompressionBombError, *DAMAGED):
-        raise BadRequest("The image cannot be read.", error="thumb_invalid") from None
+        raise _invalid("The image cannot be read.") from None
+
+
+def _cut(image: Any, form: Form) -> Any:
+    """The middle of an image in the shape of a form, never enlarged."""
+    from PIL import ImageOps  # on use: large
+
+    share = min(1, image.width / form.width, image.height / form.height)
+    width, height = (max(1, round(side * share)) for side in form[:2])
+    return ImageOps.fit(image, (width, height))
 
 
 def _too_large() -> BadRequest:
-    return BadRequest("The image is too large for a thumbnail.", error="thumb_invalid")
+    return _invalid("The image is too large for a thumbnail.")
+
+
+def _invalid(message: str) -> BadRequest:
+    return BadRequest(message, error="thumb_invalid")

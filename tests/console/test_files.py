@@ -180,8 +180,8 @@ def test_console_record_table_shows_file_thumbnails(app: Flask, cast: Cast, admi
     shown = re.findall(r'src="([^"]+)" width="40" height="40" alt="([^"]*)" loading="lazy"', cell)
     of = f"/console/accounts/{account}/files"
     assert shown == [
-        (f"{of}/{files[0]['id']}?thumb=80x80", "&lt;1&gt;.png"),
-        (f"{of}/{files[2]['id']}?thumb=80x80", "3.png"),
+        (f"{of}/{files[0]['id']}?thumb=80x80&amp;fit=cover", "&lt;1&gt;.png"),
+        (f"{of}/{files[2]['id']}?thumb=80x80&amp;fit=cover", "3.png"),
     ]
     assert f">{'2' * 29}…</a>" in cell
     assert "+2 more" in cell

@@ -250,3 +250,116 @@ def test_backup_excludes_thumbnails(cast: Cast, app: Flask, tmp_path: Path) -> N
     result = app.test_cli_runner().invoke(args=["restore", saved, "--replace"])
     assert (result.exit_code, "Files restored: 1" in result.output) == (0, True)
     assert thumb(cast.alice, file).status_code == 200
+
+
+def shaped(caller: Caller, file: str, query: str) -> Image.Image:
+    """A thumbnail, which is what its type says."""
+    answer = caller.get(f"files/{file}?{query}")
+    assert answer.status_code == 200, answer.text
+    opened = Image.open(io.BytesIO(answer.data))
+    assert f"image/{(opened.format or '').lower()}" == answer.mimetype
+    assert f".{(opened.format or '').lower()}" in answer.headers["Content-Disposition"]
+    return opened
+
+
+def striped(width: int, height: int, format: str, **options: Any) -> bytes:
+    """An image whose left and right fifth are blue, the rest red."""
+    target, made = io.BytesIO(), Image.new("RGB", (width, height), "red")
+    for left in (0, width - width // 5):
+        made.paste("blue", (left, 0, left + width // 5, height))
+    made.save(target, format, **options)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("query", "size"),
+    [
+        ("thumb=100x100", (100, 50)),
+        ("thumb=100x100&fit=contain&format=webp", (100, 50)),
+        ("thumb=100x100&fit=cover", (100, 100)),
+        ("thumb=64x200&fit=cover&format=png", (64, 200)),
+        ("thumb=400x200&fit=cover", (400, 200)),
+        ("thumb=800x800&fit=cover", (200, 200)),  # never larger than it is
+        ("thumb=2048x1024&fit=cover", (400, 200)),
+        ("thumb=2048x16&fit=cover", (400, 3)),
+        ("thumb=2048x2048", (400, 200)),
+    ],
+)
+def test_thumbnail_fits_or_covers(cast: Cast, query: str, size: tuple[int, int]) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    for format in ("PNG", "JPEG", "GIF", "WEBP"):
+        file = upload(cast.alice, striped(400, 200, format), f"a.{format}")["id"]
+        assert shaped(cast.alice, file, query).size == size
+
+
+def test_thumbnail_that_covers_shows_the_middle_upright(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    data = striped(800, 400, "JPEG", exif=exif)
+    file = upload(cast.alice, data, "a.jpg")["id"]
+    whole = shaped(cast.alice, file, "thumb=400x400&format=png")
+    assert whole.size == (200, 400)
+    red, _, blue = whole.convert("RGB").getpixel((100, 10))  # type: ignore[misc]
+    assert blue > red
+    middle = shaped(cast.alice, file, "thumb=200x200&fit=cover&format=png").convert("RGB")
+    assert middle.size == (200, 200)
+    for at in ((0, 0), (199, 199), (100, 100)):
+        red, _, blue = middle.getpixel(at)  # type: ignore[misc]
+        assert red > 200 > 100 > blue
+
+
+def test_thumbnail_of_transparent_image_is_white_in_jpeg(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    target = io.BytesIO()
+    Image.new("RGBA", (100, 100), (0, 0, 0, 0)).save(target, "PNG")
+    file = upload(cast.alice, target.getvalue(), "a.png")["id"]
+    assert shaped(cast.alice, file, "thumb=64x64&format=jpeg").getpixel((5, 5)) == (255, 255, 255)
+    for format in ("webp", "png"):
+        clear = shaped(cast.alice, file, f"thumb=64x64&format={format}").getpixel((5, 5))
+        assert clear[3] == 0  # type: ignore[index]
+
+
+def test_forms_of_thumbnails_are_few_and_kept_apart(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    file = upload(cast.alice, image(300, 200))["id"]
+    tags = set()
+    for query in ("", "&fit=cover", "&format=jpeg", "&fit=cover&format=png"):
+        answer = cast.alice.get(f"files/{file}?thumb=64x64{query}")
+        tags.add(answer.headers["ETag"])
+        again = cast.alice.get(
+            f"files/{file}?thumb=64x64{query}", headers={"If-None-Match": answer.headers["ETag"]}
+        )
+        assert again.status_code == 304
+    assert len(tags) == 4
+    assert kept(app) == ["64x64", "64x64-cover", "64x64-cover-png", "64x64-jpeg"]
+    monkeypatch.setattr(thumbnails, "MOST_KEPT", 6)
+    for step in thumbnails.STEPS[:8]:
+        assert cast.alice.get(f"files/{file}?thumb={step}x16&fit=cover").status_code == 200
+    assert len(kept(app)) == 6
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("thumb=64x64&fit=fill", "thumb=64x64&fit=", "thumb=64x64&format=avif"),
+        *("thumb=64x64&format=WEBP", "fit=cover", "format=png", "thumb=64x64&format=../x"),
+    ],
+)
+def test_form_of_thumbnail_that_is_unknown_is_refused(cast: Cast, query: str) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    file = upload(cast.alice, image())["id"]
+    answer = cast.alice.get(f"files/{file}?{query}")
+    assert (answer.status_code, answer.json["error"]) == (400, "thumb_invalid")
+
+
+def test_image_that_describes_too_much_has_no_thumbnail_in_any_form(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    target = io.BytesIO()
+    Image.new("1", (6000, 5000)).save(target, "PNG")
+    file = upload(cast.alice, target.getvalue(), "bomb.png")["id"]
+    for query in ("", "&fit=cover", "&fit=cover&format=jpeg"):
+        answer = cast.alice.get(f"files/{file}?thumb=64x64{query}")
+        assert (answer.status_code, answer.json["error"]) == (400, "thumb_invalid")

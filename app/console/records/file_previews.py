@@ -74,7 +74,8 @@ def show_file(scope: AccountScope, file_id: str) -> Response:
     file = files.readable(file_id, by=scope.by)
     if "text" in request.args:
         return beginning(file)
-    return responses.send(file, request.args.get("thumb"))
+    given = (request.args.get(name) for name in ("thumb", "fit", "format"))
+    return responses.send(file, thumbnails.parse(*given))
 
 
 @page(f"{ACCOUNT}/files", "POST", role=USER, takes_file=True)

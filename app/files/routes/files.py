@@ -22,6 +22,7 @@ from app.files import links, responses, service, storage, thumbnails
 from app.files import uploads as waiting_uploads
 from app.files.links import Link
 from app.files.routes import upload_parts
+from app.files.thumbnails import Form
 from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
@@ -103,11 +104,19 @@ class DownloadArgs(Schema):
 
     thumb = fields.Text(
         **doc(
-            "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image "
-            "in WebP, no larger than that.",
+            "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image, no larger"
+            " than that.",
             pattern=f"^{thumbnails.SIZE.pattern}$",
         )
     )
+    fit = fields.DocumentedChoice(
+        thumbnails.FITS,
+        **doc(
+            "Of a thumbnail: `contain` (default) shows the whole image, `cover` cuts it to the"
+            " shape of `thumb`."
+        ),
+    )
+    format = fields.DocumentedChoice(thumbnails.WRITTEN, **doc("Of a thumbnail; default `webp`."))
     token = fields.Text(
         longest=LONGEST_CREDENTIAL, **doc("An access token; prefer the header `Authorization`.")
     )
@@ -218,7 +227,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
     Whoever may view its field of its record may download it. Only images (not SVG), PDF, audio,
     video and plain text are shown by browsers; everything else is saved.
     """
-    return responses.send(files.readable(file_id, by=principal()), args.get("thumb"))
+    return responses.send(files.readable(file_id, by=principal()), _thumb(args))
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["GET"])
@@ -237,7 +246,7 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
     file = files.readable(file_id, by=principal())
     if file.account_id != account_id.lower():
         raise NotFound(service.NO_FILE)
-    return responses.send(file, args.get("thumb"))
+    return responses.send(file, _thumb(args))
 
 
 @blueprint.route("/link/<token>", methods=["GET"])
@@ -258,7 +267,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
                 file = files.linked(link)
         except versioned_cache.Stale:  # the rules, or the maker of the link, changed meanwhile
             raise Unavailable from None
-        answer = responses.send(file, args.get("thumb"))
+        answer = responses.send(file, _thumb(args))
         if answer.status_code != 304:
             links.note_use(file, link, target=files.target(file))
         return answer
@@ -323,6 +332,10 @@ def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     is a 404; admins delete those of others, too.
     """
     return _delete(file_id, account_id)
+
+
+def _thumb(args: JSONObject) -> Form | None:
+    return thumbnails.parse(args.get("thumb"), args.get("fit"), args.get("format"))
 
 
 def _require_caller() -> Principal:

@@ -19,6 +19,10 @@ export interface UploadOptions {
 export interface DownloadOptions {
   /** For images: a thumbnail no larger than this, such as `200x200`. */
   thumb?: string;
+  /** Of a thumbnail: the whole image, or cut to its shape. */
+  fit?: "contain" | "cover";
+  /** Of a thumbnail; by default WebP. */
+  format?: "webp" | "jpeg" | "png";
   /** A part of the file, such as `bytes=100-199`. */
   range?: string;
   onProgress?: OnProgress;
@@ -57,8 +61,12 @@ export class Files {
 
   /** Returns the response with the bytes, for `.blob()`, `.arrayBuffer()` or `.body`. */
   async download(file: FileReference, options: DownloadOptions = {}): Promise<Response> {
-    const query = options.thumb ? `?${new URLSearchParams({ thumb: options.thumb })}` : "";
-    const path = `/api/v1/files/${encodeURIComponent(idOf(file))}${query}`;
+    const query = new URLSearchParams();
+    for (const name of ["thumb", "fit", "format"] as const) {
+      const value = options[name];
+      if (value) query.set(name, value);
+    }
+    const path = `/api/v1/files/${encodeURIComponent(idOf(file))}${query.size ? `?${query}` : ""}`;
     const init: RequestInit = options.range ? { headers: { Range: options.range } } : {};
     const { signal } = options;
     const make = () => this.transport.request(path, init);
