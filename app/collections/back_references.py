@@ -47,7 +47,8 @@ def named(access: Access, name: str) -> Iterator[BackReference]:
     places = (at for at in range(1, len(name)) if name.startswith(VIA, at))
     for collection, field in ((name[:at], name[at + len(VIA) :]) for at in places):
         try:
-            other = definition.related(collection)
+            is_own = collection.lower() == definition.name.lower()
+            other = definition if is_own else definitions.get(collection)
         except NotFound:
             continue
         for one in _seen(definition, other, field, replace(caller, scopes=None)):

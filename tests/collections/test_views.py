@@ -143,3 +143,33 @@ def test_cursor_walks_a_view(root: Caller, bob: Caller, tickets: list[dict[str, 
         titles += [one["title"] for one in page.json["items"]]
         cursor = page.json["next_cursor"]
     assert titles == ["two", "three", "one", "four"]
+
+
+def test_view_is_ordered_behind_references_and_refers_to_records(
+    root: Caller, alice: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    make_view(root, fields=["title", "customer", "owner"], where="title != 'one'")
+    make_view(root, "by_customer", group_by=["customer"], aggregates=["count()"])
+    assert [one["title"] for one in rows(bob, sort="customer.name,title")] == [
+        "three",
+        "two",
+        "four",
+    ]
+    query = {"functions": "count()", "group_by": "customer.name"}
+    grouped = bob.get("records/summary/aggregate", query_string=query).json["results"]
+    assert [one["customer.name"] for one in grouped] == ["Ann", "Ben", None]
+    page = bob.get("records/by_customer", query_string={"sort": "-customer.name", "cursor": ""})
+    assert [one["count"] for one in page.json["items"]] == [1, 2, 1]
+    names = "summary_via_customer,by_customer_via_customer"
+    customers = bob.get("records/customers", query_string={"expand": names, "sort": "name"}).json
+    found = [
+        (
+            one["name"],
+            [row["title"] for row in one["expand"]["summary_via_customer"]["items"]],
+            [row["count"] for row in one["expand"]["by_customer_via_customer"]["items"]],
+        )
+        for one in customers["items"]
+    ]
+    assert found == [("Ann", ["three"], [2]), ("Ben", ["two"], [1])]
+    refused = bob.get("records/summary?sort=customer.secret")
+    assert problems(refused) == [("sort", "unknown_field")]

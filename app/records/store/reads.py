@@ -381,11 +381,13 @@ def read_referring(
         links = LINKS.alias()
         here = (links.c.account_id == table.c.account_id, links.c.record_id == table.c.id)
         target, joined = links.c.target_id, table.join(links, sa.and_(*here))
-        field = [links.c.collection_id == definition.id, links.c.field == name]
+        collection_id, of = definition.list_key(name)
+        field = [links.c.collection_id == collection_id, links.c.field == of]
     referring = [*field, filters.is_any_of(target, record_ids)]
     conditions = (*selection.conditions, *referring)
     selection = replace(selection, conditions=conditions, joined=joined)
-    newest = (table.c.created_at.desc(), table.c.id)
+    # Groups of a view have no time.
+    newest = [table.c[n].desc() for n in ("created_at",) if n in table.c] + [table.c.id.asc()]
     place = sa.func.row_number().over(partition_by=(table.c.account_id, target), order_by=newest)
     keys = sa.select(table.c.account_id, table.c.id, target.label("target"), place.label("place"))
     found = keys.select_from(selection.source).where(*selection.where).subquery()
