@@ -25,7 +25,7 @@ from app.accounts.attributes import Kind, Level
 from app.accounts.models import InstanceSetting, Role, User, UserKind, UserWord
 from app.accounts.names import Name, Use
 from app.context import shown_accounts
-from app.db import versioned_cache
+from app.db import versioned_cache, words
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.rules import named
@@ -50,8 +50,6 @@ ATTRIBUTE = "attributes."
 """Begins the field of an attribute's words."""
 INDEXED = (*FIELDS, "attributes")
 LONGEST_TEXT, LONGEST_WORD, MAX_WORDS = 1000, 64, 50
-# Letters that Unicode does not take for another one with an accent.
-SIMPLE = str.maketrans({"\u0131": "i", "ł": "l", "ø": "o", "đ": "d", "æ": "ae", "œ": "oe"})
 
 
 @dataclass(frozen=True)
@@ -289,11 +287,8 @@ def _after(account_id: str, key: Sequence[Any], cursor: str | None) -> Iterator[
 
 def index_words(text: str) -> list[str]:
     """The words of a text without case and accents, each once; of a long text the first ones."""
-    folded = unicodedata.normalize("NFKD", text[:LONGEST_TEXT].casefold())
-    folded = folded.translate(SIMPLE).casefold()
-    bare = "".join(c for c in folded if unicodedata.category(c) != "Mn")
-    composed = unicodedata.normalize("NFC", bare)
-    spaced = "".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in composed)
+    folded = words.folded(text[:LONGEST_TEXT])
+    spaced = "".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in folded)
     return list(dict.fromkeys(word[:LONGEST_WORD] for word in spaced.split()[:MAX_WORDS]))
 
 

@@ -246,7 +246,8 @@ def _problems(kind: Kind, one: JSONObject, old: JSONMapping | None) -> Iterator[
         message = f"The type is {old['type']} and cannot change."
         yield problem(name, "type_change_not_allowed", message)
         return
-    for option in sorted({*one["options"]} - {*TYPES[one["type"]].known_options} | _index(one)):
+    known = {*TYPES[one["type"]].known_options} - {"index", "search"}
+    for option in sorted({*one["options"]} - known):
         message = f"An attribute of type {one['type']} has no option {option[:80]}."
         yield problem(name, "invalid_option", message)
     properties = {key: one[key] for key in ("name", "type", "required", "options")}
@@ -273,10 +274,6 @@ def _problems(kind: Kind, one: JSONObject, old: JSONMapping | None) -> Iterator[
         if gone and (count := sum(1 for _ in _rows_with(kind, old["name"], gone))):
             message = f"{count} have a value that would no longer be a choice."
             yield problem(name, "in_use", message, count=count)
-
-
-def _index(one: JSONObject) -> set[str]:
-    return {"index"} & {*one["options"]}
 
 
 def _rows_with(kind: Kind, name: str, values: Sequence[str] | None = None) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import indexes, models, people, table
+from app.collections import indexes, models, people, search_index, table
 from app.collections.columns import TableColumns
 from app.collections.fields import (
     PEOPLE,
@@ -113,6 +113,8 @@ class Definition:
     """Whether changes of its records are events of the instance."""
     view: JSONMapping | None = None
     """What a view reads, and how; None for collections of records."""
+    indexing: JSONMapping | None = None
+    """The `fields` that cannot be searched yet, and the number of `records` that can be."""
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -214,9 +216,19 @@ class Definition:
         return [index.names for index in self.all_indexes if index.unique]
 
     @cached_property
-    def refusable(self) -> frozenset[str]:
-        """The fields whose values the database may refuse: of unique keys, references and lists."""
-        return frozenset(self.references).union(self.lists, *self.unique_keys)
+    def unpredicted(self) -> frozenset[str]:
+        """The fields whose values the database may refuse, or that it has words of.
+
+        It may refuse those of unique keys, references and lists.
+        """
+        return frozenset(self.references).union(self.lists, self.searched, *self.unique_keys)
+
+    @cached_property
+    def searched(self) -> Mapping[str, str]:
+        """The columns with the words of the fields that lists are searched for."""
+        fields = self.fields if self.view is None else {}
+        names = [name for name, field in fields.items() if field.searched]
+        return {name: search_index.column_name(name) for name in names}
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
@@ -745,6 +757,7 @@ def from_row(row: Collection) -> Definition:
         fragments=row.fragments or {},
         announced=row.announced,
         view=row.view,
+        indexing=row.indexing,
     )
 
 

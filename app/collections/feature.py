@@ -8,6 +8,7 @@ from app.collections import (
     fragments,
     index_builds,
     links,
+    search_words,
     sequences,
     service,
     trash,
@@ -34,7 +35,7 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(index_builds, service),
+    jobs=(index_builds, search_words, service),
     subscribers=(expression_names, fragments, links, sequences, trash),
     checks=(Check("names", expression_names.check), Check("types", definitions.check_types)),
 )

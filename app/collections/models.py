@@ -32,13 +32,15 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.web.languages import lazy_gettext
 
+IGNORED = ("name_key", "former_names", "fragments", "announced", "indexing")
+
 
 class Collection(Base):
     """A collection as stored. `version` grows with every change of its schema or its rules."""
 
     __tablename__ = "collections"
     __policy__ = TablePolicy(
-        audit=Audited(chain=None, ignored=("name_key", "former_names", "fragments", "announced")),
+        audit=Audited(chain=None, ignored=IGNORED),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
         placement=Placement.SHARED,
         noun=Noun(
@@ -71,6 +73,8 @@ class Collection(Base):
     view: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
     # Whether changes of its records are events of the instance (docs/events.md).
     announced: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+    # The searchable `fields` whose words a job is storing, and of how many `records` it has.
+    indexing: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

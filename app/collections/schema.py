@@ -40,6 +40,7 @@ RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rule
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
 FIELDS_TOGETHER = 5  # what all computed fields of a collection may cost, in expressions
+MAX_SEARCHED = 10
 ON_DELETE = ("restrict", "cascade", "set_null")
 DEFAULTS: JSONMapping = {
     "required": False,
@@ -115,6 +116,10 @@ def problems(
             result += _default(spec, specs, old)
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
+    searched = [spec["name"] for spec in specs if (spec.get("options") or {}).get("search") is True]
+    if len(searched) > MAX_SEARCHED:
+        message = f"At most {MAX_SEARCHED} fields of a collection are searched."
+        result.append(problem(searched[MAX_SEARCHED], "invalid_option", message))
     return [*result, *indexes.problems(specs, index_specs)]
 
 
@@ -327,8 +332,9 @@ def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     for key in sorted({*options} - {*kind.known_options, "mask"}):
         message = f"A field of type {kind.type} has no option {key[:80]}."
         yield problem(name, "invalid_option", message)
-    if not isinstance(options.get("index", False), bool):
-        yield problem(name, "invalid_option", "index must be true or false.")
+    for key in ("index", "search"):
+        if not isinstance(options.get(key, False), bool):
+            yield problem(name, "invalid_option", f"{key} must be true or false.")
     field = parse_field({"options": {}, **spec}, max_bytes)
     messages = list(field.definition_problems())
     for message in messages:

@@ -29,6 +29,7 @@ from sqlalchemy.schema import (
 
 from app import db
 from app.accounts.models import User
+from app.collections import search_index
 from app.collections.fields import PEOPLE, Field
 from app.collections.indexes import Index, IndexField
 from app.context import tenancy
@@ -93,7 +94,8 @@ def build_table(
         sa.Column("created_by", Id),
         sa.Column("updated_by", Id),
         *(_column(field) for field in fields),
-        sa.PrimaryKeyConstraint("account_id", "id", name=_name("pk", table_name)),
+        *search_index.columns(fields),
+        search_index.RecordKey("account_id", "id", name=_name("pk", table_name)),
     )
     newest = (table.c.account_id, table.c.created_at.desc(), table.c.id)
     sa.Index(_newest_name(table_name), *newest)
@@ -106,13 +108,15 @@ def build_table(
             sa.Index(name, table.c.account_id, order, table.c.id)
     for index in indexes:
         _add_index(table, index)
+    search_index.add_indexes(table, _words_names(table))
     return table
 
 
 def creation(table: sa.Table, missing: Collection[str] = ()) -> list[str]:
     """The statements that create the table, without references to `missing` tables."""
     if _dialect().name == "sqlite":  # which accepts references to missing tables
-        return _texts([CreateTable(table), *map(CreateIndex, _sorted(table.indexes))])
+        indexes = map(CreateIndex, _sorted(table.indexes))
+        return _texts([CreateTable(table), *indexes, *_full_text(table)])
     keys = [key for key in _sorted(table.foreign_key_constraints) if _target(key) not in missing]
     return _texts(
         [
@@ -138,7 +142,7 @@ def references(table: sa.Table, missing: Collection[str]) -> list[str]:
 def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
     """The statements that drop the table with its records, and the references of others to it."""
     if _dialect().name == "sqlite":  # which can drop referenced tables
-        return _texts([DropTable(table)])
+        return _texts([*search_index.removal(table), DropTable(table)])
     keys = [key for table_ in remaining for key in _sorted(table_.foreign_key_constraints)]
     dropped_keys = [DropConstraint(key) for key in keys if _target(key) == table.name]
     return _texts([*dropped_keys, DropTable(table)])
@@ -150,7 +154,11 @@ def change(old: sa.Table, new: sa.Table) -> list[str]:
     removed = [column for column in old.columns if column.name not in new.c]
     if _dialect().name == "sqlite":
         if removed or any(_differs(old, column) for column in new.columns):
-            return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
+            indexes = map(CreateIndex, _sorted(new.indexes))
+            if {*search_index.of(old)} == {*search_index.of(new)}:
+                return _texts([*_rebuild(old, new), *indexes, *search_index.triggers(new)])
+            emptied = [*search_index.without_triggers(old), *search_index.removal(old)]
+            return _texts([*emptied, *_rebuild(old, new), *indexes, *_full_text(new)])
         return _texts([*map(DropIndex, dropped), *map(CreateIndex, created)])
     statements = [
         *(_alter(old, f"DROP COLUMN {_quoted(column)}") for column in removed),
@@ -164,13 +172,17 @@ def renaming(
 ) -> list[str]:
     """The statements that rename the table, its columns, and what is named after them."""
     statements: list[object] = []
+    renames = {**renames, **_words_renames(old, renames)}
+    on_sqlite = _dialect().name == "sqlite"
+    renames_words = old.name != new.name or {*search_index.of(old)} != {*search_index.of(new)}
+    if renames_words:
+        statements += [*search_index.without_triggers(old), *search_index.removal(old)]
     if old.name != new.name:
         statements.append(_alter(old, f"RENAME TO {_quoted(new)}"))
     for former, name in renames.items():
         if former in old.c:
             columns = f"{_quoted(old.c[former])} TO {_quoted(new.c[name])}"
             statements.append(_alter(new, f"RENAME COLUMN {columns}"))
-    on_sqlite = _dialect().name == "sqlite"
     for before, after in _index_pairs(old, new, renames, indexes):
         if on_sqlite:  # which cannot rename indexes
             statements += [DropIndex(before), CreateIndex(after)]
@@ -179,7 +191,26 @@ def renaming(
             statements.append(f"ALTER INDEX {names}")
     for former, later in _constraint_pairs(old, new, renames) if not on_sqlite else ():
         statements += _renamed(new, former, later)
-    return _texts(statements)
+    return _texts([*statements, *(_full_text(new) if renames_words else ())])
+
+
+def _full_text(table: sa.Table) -> list[str]:
+    """The statements that create what indexes words on SQLite."""
+    return [*search_index.creation(table), *search_index.triggers(table)]
+
+
+def _words_renames(old: sa.Table, renames: Mapping[str, str]) -> dict[str, str]:
+    """The new names of the columns with the words of renamed fields."""
+    return {
+        column.name: search_index.column_name(renames[field])
+        for field, column in search_index.of(old).items()
+        if field in renames
+    }
+
+
+def _words_names(table: sa.Table) -> dict[str, str]:
+    """The names of the indexes of words, by field."""
+    return {field: _name("ft", table.name, field) for field in search_index.of(table)}
 
 
 def _renamed(table: sa.Table, former: Any, later: Any) -> list[object]:
@@ -201,6 +232,12 @@ def _index_pairs(
     """The indexes whose names change, before and after."""
     before, after = ({str(index.name): index for index in one.indexes} for one in (old, new))
     names = [tuple(_newest_name(one.name) for one in (old, new))]
+    if _dialect().name != "sqlite":
+        later_names = _words_names(new)
+        names += [
+            (name, later_names[renames.get(field, field)])
+            for field, name in _words_names(old).items()
+        ]
     names += [
         (_index_name(old.name, former), _index_name(new.name, later)) for former, later in indexes
     ]

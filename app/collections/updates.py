@@ -21,6 +21,7 @@ from app.collections import (
     renaming,
     revisions,
     schema,
+    search_words,
     sequences,
     table,
     totals,
@@ -271,6 +272,8 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
         sequences.fill(change.new, numbered)
         totals.ensure(change.new.table, row.id)  # SQLite may have rebuilt the table
         revision = revisions.record(row.id, change.description, change.statements)
+        if change.new.searched or row.indexing:
+            search_words.start(row, change)
     table.restore_view(change.new.table)
     return revision
 

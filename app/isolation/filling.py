@@ -20,7 +20,7 @@ from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
 from app.audit import append, sealing
 from app.audit.models import AuditHead
-from app.collections import definitions, links
+from app.collections import definitions, links, search_words
 from app.collections.definitions import Definition
 from app.collections.fields import PEOPLE
 from app.collections.fields.file import files_in
@@ -76,6 +76,7 @@ def create_tenant(tenant: Tenant) -> None:
             row = tenant.records[definition.name]
             _write(definition.table, row)
             links.rebuild(definition, account.id)
+            search_words.store_all(definition, account.id)
             file_ids += [
                 file["id"] for name in definition.files for file in files_in(str(row[name]))
             ]
@@ -126,6 +127,7 @@ def _plant(
                 row[inner.path[0]] = outer.value
     _write(related.table, row)
     links.rebuild(related, victim.account_id)
+    search_words.store_all(related, victim.account_id)
 
 
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:

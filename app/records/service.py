@@ -26,6 +26,7 @@ from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, file_links, views
 from app.records.read import query as queries
+from app.records.read.search import HIGHLIGHTS
 from app.records.read.views import RecordView, Tree
 from app.records.store import SizeLimit, reads
 from app.records.store.reads import ListQuery
@@ -59,7 +60,7 @@ def walk(collection: str, query: ListQuery, *, by: Principal) -> JSONObject:
     position = parsed.walk
     if position is None:
         raise LookupError("a walk without a cursor")
-    parts, beside = cursor.parts(parsed.keys, position), cursor.beside(parsed.keys)
+    parts, beside = parsed.parts_from(position), cursor.beside(parsed.keys)
     rows = reads.read_parts(parsed.selection, parts, query.limit, beside)
     page_rows, links = cursor.answer(rows, query.limit, position, parsed.keys)
     return {"items": _render_list(parsed, page_rows, query.file_links), **links}
@@ -80,7 +81,7 @@ def following(
     """The records that come after a position in the list's order; at first it is empty."""
     parsed = _parse(collection, query, by)
     values = cursor.decoded(parsed.keys, position) or None
-    parts = cursor.parts(parsed.keys, cursor.CursorPosition("", False, values))
+    parts = parsed.parts_from(cursor.CursorPosition("", False, values))
     beside = cursor.beside(parsed.keys)
     rows = reads.read_parts(parsed.selection, parts, query.limit, beside)[: query.limit]
     places = [cursor.position_of(row, parsed.keys) for row in rows]
@@ -114,14 +115,16 @@ def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row]
         recent = parsed.access.definition.table.c.created_at >= query.since
         selection = dataclasses.replace(selection, conditions=(*selection.conditions, recent))
         is_recurring = False
-    parts = cursor.OffsetParts(tuple(parsed.keys))
-    return reads.read_page(selection, parts, query, cacheable=is_recurring)
+    return reads.read_page(selection, parsed.parts, query, cacheable=is_recurring)
 
 
 def _render_list(
     parsed: queries.Query, rows: Sequence[store.Row], link_seconds: int | None
 ) -> list[JSONObject]:
     items = views.render_all(rows, parsed.names, parsed.access)
+    if parsed.highlights and (search := parsed.conditions.search):
+        for row, item in zip(rows, items, strict=True):
+            item[HIGHLIGHTS] = search.highlights(row, parsed.names)
     _complete(parsed.expanded, parsed.access, rows, items, parsed.selection.room, link_seconds)
     return items
 

@@ -20,6 +20,7 @@ class EmailField(Field):
     label = lazy_gettext("Email address")
     face = Face(WidgetKind.EMAIL, style="whole")
     fills_indexes = True
+    known_options = ("index", "search")
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}
 

@@ -91,6 +91,11 @@ class Field:
         return self.collection
 
     @property
+    def searched(self) -> bool:
+        """Whether lists are searched for its words."""
+        return self.options.get("search") is True and "search" in self.known_options
+
+    @property
     def choices(self) -> Mapping[str, str]:
         """The labels of the only values, by their text; empty if there are others."""
         return {one: one for one in self.options.get("choices", ())}

@@ -24,7 +24,7 @@ class SelectField(Field):
     label = lazy_gettext("Single choice")
     face = CHOICE
     fills_indexes = True
-    known_options = ("choices", "index")
+    known_options = ("choices", "index", "search")
 
     @property
     def example(self) -> str:

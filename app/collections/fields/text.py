@@ -31,7 +31,7 @@ class TextField(Field):
     fills_indexes = True
     is_long = True
     names_records = True
-    known_options = ("min_length", "max_length", "pattern", "choices", "index")
+    known_options = ("min_length", "max_length", "pattern", "choices", "index", "search")
 
     @property
     def face(self) -> Face:  # type: ignore[override]

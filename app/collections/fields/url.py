@@ -24,6 +24,7 @@ class UrlField(Field):
     label = lazy_gettext("URL")
     face = Face(WidgetKind.URL, width=30, style="whole", longest=40)
     fills_indexes = True
+    known_options = ("index", "search")
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 

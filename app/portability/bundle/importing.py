@@ -24,7 +24,7 @@ from app.audit.security_log.entries import HEADS
 from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
-from app.collections import definitions, links
+from app.collections import definitions, links, search_words
 from app.context import actor, tenancy
 from app.context.actor import ActorKind
 from app.db import citus, engine, errors, versioned_cache
@@ -191,6 +191,7 @@ class _Import:
         self._insert_staged()
         for definition in definitions.get_all():
             links.rebuild(definition, self._target.account_id)
+            search_words.store_all(definition, self._target.account_id)
         if self._target.is_same:
             self._move_head()
             self._move_security_head()

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, crypto
+from app.collections import search_index
 from app.collections.fields import Exact, JsonText
 from app.db import Base, policies, policy_of
 from app.db.policy import Bundled
@@ -60,8 +61,12 @@ def core_table(name: str) -> sa.Table:
 
 
 def names_of(table: sa.Table) -> list[str]:
-    """The columns that a bundle has of a table: all but the account."""
-    return [str(column.name) for column in table.columns if column.name != "account_id"]
+    """The columns that a bundle has of a table: all but the account, and what an import makes."""
+    return [
+        str(column.name)
+        for column in table.columns
+        if column.name != "account_id" and search_index.OF_FIELD not in column.info
+    ]
 
 
 def plain(table: sa.Table, name: str | None = None) -> sa.TableClause:

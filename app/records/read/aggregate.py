@@ -22,7 +22,7 @@ from app.collections.fields import Field, NumberField
 from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.records import store
-from app.records.read import query
+from app.records.read import query, search
 from app.records.read.paths import PathError, Paths
 from app.records.read.query import Conditions
 from app.records.store.reads import Selection
@@ -30,7 +30,7 @@ from app.rules import sql
 from app.rules.nodes import Some
 from app.types import JSONObject
 
-OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
+OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit", search.NAME}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
 FUNCTION = re.compile(CALL, re.IGNORECASE)
 QUOTED_OR_CALL = re.compile(
@@ -88,7 +88,7 @@ def aggregate(
     parsed = parse(access, parameters)
     conditions = parsed.conditions
     selection = Selection(
-        access, tuple(conditions.where), conditions.bound, conditions.version_checks
+        access, tuple(conditions.indexed), conditions.bound, conditions.version_checks
     )
     if parsed.paths is not None:
         selection = parsed.paths.joined(selection)

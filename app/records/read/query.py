@@ -21,11 +21,12 @@ from app.collections.trash import of as trash_of
 from app.db import filters
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
-from app.records.read import cursor, views
-from app.records.read.cursor import CursorPosition, Key
+from app.records.read import cursor, search, views
+from app.records.read.cursor import CursorPosition, Key, OffsetParts
 from app.records.read.paths import PathError, Paths
+from app.records.read.search import Search, SearchParts
 from app.records.read.views import Branch, names_in
-from app.records.store.reads import Selection
+from app.records.store.reads import Part, Selection
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject, cached_property
 
@@ -33,7 +34,9 @@ MAX_SORT_KEYS = 8
 MAX_VALUES = 100
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
 DIRECTIONS = frozenset(cursor.DIRECTIONS)
-LIST_PARAMETERS = PAGING | {"filter", "expand", "file_links"} | DIRECTIONS
+FALSE = {"", "0", "false", "f", "no", "n", "off"}
+SEARCHING = {search.NAME, search.HIGHLIGHT}
+LIST_PARAMETERS = PAGING | {"filter", "expand", "file_links"} | DIRECTIONS | SEARCHING
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,13 @@ class Conditions:
     """Fields that are not null in any matching record."""
     fixed: frozenset[str] = frozenset()
     """Fields that have the same value in all matching records."""
+    search: Search | None = None
+    """The search whose condition is among them."""
+
+    @property
+    def indexed(self) -> Sequence[Any]:
+        """The conditions, with those of the index of words."""
+        return [*self.where, *(self.search.indexed if self.search else ())]
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,8 @@ class Query:
     """The position of the cursor; None without one."""
     paths: Paths | None = None
     """Those of the order; None if it is that of the records' own fields."""
+    highlights: bool = False
+    """Whether each record is shown with where it has what is searched."""
 
     @cached_property
     def selection(self) -> Selection:
@@ -73,9 +85,22 @@ class Query:
         own = (key.name for key in self.keys if key.value is None)
         names = frozenset([*self.names, *own])
         checks = {*self.conditions.version_checks, *views.expanded_checks(self.expanded)}
-        where = tuple(self.conditions.where)
-        found = Selection(self.access, where, self.conditions.bound, checks, names)
+        where, searched = tuple(self.conditions.where), self.conditions.search
+        bound = self.conditions.bound
+        found = Selection(self.access, where, bound, checks, names, search=searched)
         return found if self.paths is None else self.paths.joined(found)
+
+    @property
+    def parts(self) -> OffsetParts | SearchParts:
+        """The ranges of the list, read from its start."""
+        keys, searched = tuple(self.keys), self.conditions.search
+        return SearchParts(searched, keys) if searched else OffsetParts(keys)
+
+    def parts_from(self, position: CursorPosition) -> Sequence[Part]:
+        """The ranges of the list from a position on."""
+        if self.conditions.search:
+            return search.parts(self.conditions.search, self.keys, position)
+        return cursor.parts(self.keys, position)
 
     @property
     def is_recurring(self) -> bool:
@@ -88,14 +113,26 @@ class Query:
         return [key.ordered() for key in self.keys]
 
 
-def parse(access: Access, parameters: Mapping[str, Sequence[str]], limit: int = 1) -> Query:
-    """Read the parameters of a list of so many records. Raises InvalidValues with every problem."""
+def parse(
+    access: Access,
+    parameters: Mapping[str, Sequence[str]],
+    limit: int = 1,
+    *,
+    ranks: bool = True,
+) -> Query:
+    """Read the parameters of a list of so many records. Raises InvalidValues with every problem.
+
+    Unless it `ranks`, what a search finds comes in the order of a list.
+    """
     problems: list[JSONObject] = []
     conditions = parse_conditions(access, parameters, LIST_PARAMETERS, problems)
     last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
     order = last_values.get("sort") or ""
     paths = Paths(access) if "." in order else None
     keys = _sort(access, paths, order, conditions, problems)
+    found = conditions.search
+    if ranks and found and not order.strip():
+        keys = [search.rank_key(found), *keys]
     names, expanded = parse_shape(
         access, last_values.get("fields"), last_values.get("expand"), problems, limit
     )
@@ -108,11 +145,25 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]], limit: int = 
             if name not in LIST_PARAMETERS
         )
         own_conditions = [values, last_values.get("filter", "").strip()]
+        if found:
+            own_conditions += [last_values[search.NAME].strip(), *found.fields]
         binding = cursor.binding(access.definition, access.caller.account_id, keys, own_conditions)
         walk = cursor.read(last_values, keys, binding, problems)
+        if found and keys[0].name == search.RANK:
+            keys = [search.rank_key(found, walk), *keys[1:]]
+    highlights = _highlights(last_values.get(search.HIGHLIGHT), found, problems)
     if problems:
         raise InvalidValues(problems)
-    return Query(access, conditions, keys, names, expanded, walk, paths)
+    return Query(access, conditions, keys, names, expanded, walk, paths, highlights)
+
+
+def _highlights(text: str | None, found: Search | None, problems: list[JSONObject]) -> bool:
+    if text is None or text.lower() in FALSE:
+        return False
+    if found is None and not problems:
+        message = "Only what is searched for is highlighted."
+        problems.append(problem(search.HIGHLIGHT, "invalid_option", message))
+    return True
 
 
 def parse_trash(
@@ -155,8 +206,17 @@ def parse_conditions(
     excluded: Collection[str],
     problems: list[JSONObject],
 ) -> Conditions:
-    """Return the conditions of `filter` and `<field>=<value>`; skips the `excluded` parameters."""
+    """Return the conditions of `filter`, `search` and `<field>=<value>`.
+
+    Skips the `excluded` parameters.
+    """
+    found = None
+    if search.NAME in access.readable and not access.definition.searched:
+        excluded = {*excluded} - SEARCHING  # a field of this name, where nothing is searched
+    elif texts := parameters.get(search.NAME):
+        found = search.parse(access, texts[-1], problems)
     where = _field_values(access, parameters, excluded, problems)
+    where += [found.condition] if found else []
     text = (parameters.get("filter") or [""])[-1]
     filter_ = None
     if text.strip():
@@ -173,7 +233,7 @@ def parse_conditions(
         if name not in excluded and name in access.comparable and len(texts) == 1
     }
     if filter_ is None:
-        return Conditions(where, {}, (), is_recurring=not where, fixed=fixed)
+        return Conditions(where, {}, (), is_recurring=not where, fixed=fixed, search=found)
     compiled = accesses.filter_condition(access, filter_)
     referenced = definitions.referenced_definitions(access.definition, text)
     return Conditions(
@@ -183,6 +243,7 @@ def parse_conditions(
         is_recurring=not where and filter_.is_cached,
         presupposed=filter_.presupposed,
         fixed=filter_.fixed | fixed,
+        search=found,
     )
 
 

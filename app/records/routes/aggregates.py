@@ -9,6 +9,7 @@ from app import web
 from app.auth.guard import optimistic, principal
 from app.records.read import aggregate
 from app.records.routes import stale_reads
+from app.records.routes.records import search_text
 from app.records.store import limit_size
 from app.types import JSONObject
 from app.web import fields
@@ -54,6 +55,7 @@ class AggregateArgs(Schema):
         )
     )
     filter = fields.Text(longest=2**30, **doc("Which records; as in the list of records."))
+    search = search_text()
     having = fields.Text(
         longest=2**30,
         **doc(

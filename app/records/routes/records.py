@@ -38,6 +38,18 @@ blueprint = Blueprint(
 
 LONGEST_CURSOR = 8000
 OF_NOW = "Links lead to the files of now: leave out as_of."
+
+
+def search_text() -> fields.Text:
+    """The parameter `search`."""
+    description = (
+        "Words, in any case and with any accents, of the searchable fields that the caller sees:"
+        ' `wor*` and the last word also begin words, `"a phrase"` has its words in a row, and'
+        " `-word` is in none of the fields."
+    )
+    return fields.Text(longest=2**30, **doc(description))
+
+
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-000000000001",
     "account_id": "019a9f00-0000-7000-8000-00000000000a",
@@ -64,6 +76,12 @@ class RecordObject(Schema):
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
     expand = ma.fields.Dict(**doc("If requested: the referenced and referring records by name."))
+    highlights = ma.fields.Dict(
+        data_key="_highlights",
+        keys=ma.fields.String(),
+        values=ma.fields.String(),
+        **doc("If requested: by field, the part of its text that has what is searched, as HTML."),
+    )
 
 
 class RecordBody(Schema):
@@ -171,6 +189,10 @@ class RecordListArgs(PageArgs):
             " ones are a 414."
         ),
     )
+    search = search_text()
+    highlight = ma.fields.Boolean(
+        **doc("Adds `_highlights`: where the fields have what is searched, as HTML with `<mark>`.")
+    )
     include_total = ma.fields.Boolean(
         load_default=True, **doc("false skips the count: `total` is null.")
     )
@@ -250,6 +272,9 @@ def list_records(args: JSONObject, collection: str) -> Response:
     for any of several values. `filter` takes any condition; dotted names follow references to
     records that the caller may view. All filters combine with AND. Unknown, empty, hidden and
     masked names are a 400.
+
+    `search` orders records by how well they fit, unless `sort` is given. Of more than 10,000 the
+    newest come first, and `total` is null.
 
     With `cursor` or `cursor_before` the response has `items`, `next_cursor`, `prev_cursor`,
     `has_more` and `limit`. Every page costs the same, and concurrent changes cause neither

@@ -15,7 +15,7 @@ from app.collections import definitions
 from app.errors import PayloadTooLarge, UnsupportedMediaType
 from app.files.routes import upload_parts
 from app.records.routes import stale_reads
-from app.records.routes.records import EXAMPLE, RecordBody, RecordObject
+from app.records.routes.records import EXAMPLE, RecordBody, RecordObject, search_text
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.formats import Dialect, Source, TextSource
@@ -111,6 +111,7 @@ class ExportArgs(Schema):
         data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
     )
     filter = fields.Text(longest=2**30, **doc("As in the list."))
+    search = search_text()
 
 
 class ImportArgs(Schema):

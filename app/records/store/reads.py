@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -58,6 +58,19 @@ class Part(NamedTuple):
     order_by: Sequence[Any]
 
 
+class Searched(Protocol):
+    """A search, as statements need it."""
+
+    @property
+    def total(self) -> sa.ColumnElement[int | None]:
+        """How many records were found; null if they were not counted to the end."""
+        ...
+
+    def found(self, where: Sequence[Any]) -> sa.CTE:
+        """The table that its conditions read."""
+        ...
+
+
 @dataclass(frozen=True)
 class Selection:
     """The records that a read is about, and what it reads of them.
@@ -77,6 +90,8 @@ class Selection:
     room: SizeLimit = field(default_factory=SizeLimit, compare=False)
     joined: Any = None
     """The collection's table, joined to others that the order or groups are about."""
+    search: Searched | None = None
+    """The search whose records they are, if it is one."""
 
     @property
     def source(self) -> Any:
@@ -256,6 +271,7 @@ class _PageShape(NamedTuple):
     names: frozenset[str]
     cut: int | None
     source: Any
+    search: Searched | None
 
 
 def read_page(
@@ -282,11 +298,12 @@ def read_page(
         selection.names,
         query.cut,
         selection.source,
+        selection.search,
     )
     statement = definition.memo.get(_prepared_page, shape) if cacheable else _page_statement(shape)
     paging = {"_skip": query.skip, "_limit": query.limit, "_most": query.skip + query.limit}
     rows, (total,) = selection.read(statement, query.limit, paging)
-    if query.count and total is None:  # unknown to `totals`
+    if query.count and total is None and selection.search is None:  # unknown to `totals`
         total = _count(definition, account_id) if rows or query.skip else 0
     return rows, total
 
@@ -306,7 +323,9 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
     total: Any = sa.null()
     counts_all = shape.rule is None and not shape.conditions and shape.max_total is None
     counts_all = counts_all and definition.view is None
-    if shape.is_counted and counts_all:
+    if shape.is_counted and shape.search is not None:
+        total = shape.search.total
+    elif shape.is_counted and counts_all:
         total = totals.total(definition.id, account)
     elif shape.is_counted:
         counted_from: Any = definition.table
@@ -322,7 +341,8 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
     rows = sa.select(*store.measured(definition, definition.listed, shape.names, shape.cut))
     rows = rows.select_from(shape.source)
     page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
-    return _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
+    statement = _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
+    return statement if shape.search is None else statement.add_cte(shape.search.found(where))
 
 
 def read_parts(
@@ -341,8 +361,10 @@ def read_parts(
     beside = [one.label(f"k{n}") for n, one in enumerate(further.values())]
     rows = sa.select(*columns, *beside).select_from(selection.source)
     page = _consecutive(rows, selection.where, parts, limit + 1).limit(limit + 1)
-    facts = selection.version_checks.columns
-    return selection.read(_with_facts(page, facts), limit, further=tuple(further))[0]
+    statement = _with_facts(page, selection.version_checks.columns)
+    if selection.search is not None:
+        statement = statement.add_cte(selection.search.found(selection.where))
+    return selection.read(statement, limit, further=tuple(further))[0]
 
 
 def _consecutive(

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
+from app.collections import search_words
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import engine, filters, sqlite_driver, versioned_cache
@@ -67,6 +68,8 @@ def lock_by_value(
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     """Insert records that all name the same fields; returns the stored rows."""
+    if definition.searched:
+        rows = search_words.added(definition, rows)
     if _needs_second_read(definition):
         write(definition, (), rows)
         return _read_again(definition, rows)
@@ -112,7 +115,7 @@ def predict(
     definition: Definition, before: Sequence[Row], values: Sequence[Row]
 ) -> list[Row] | None:
     """The rows that `write` will store; None if the database computes or may refuse a value."""
-    if definition.computed or not definition.refusable.isdisjoint(values[0]):
+    if definition.computed or not definition.unpredicted.isdisjoint(values[0]):
         return None
     fields = [definition.columns[name] for name in values[0]]
     previous = before[0] if before else dict.fromkeys(definition.columns)
@@ -126,6 +129,8 @@ def predict(
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
     """Update records of one account; returns the stored rows."""
     table = definition.table
+    if definition.searched:
+        values = search_words.added(definition, values, records)
     if len(records) == 1:
         if _needs_second_read(definition):
             write(definition, records, values)
@@ -161,7 +166,7 @@ def _update_many(
     table = definition.table
     # The rows are locked, so columns that are not set keep the values read.
     rows = [
-        (old["id"], *(new_values.get(name, old[name]) for name in names))
+        (old["id"], *(new_values[name] if name in new_values else old[name] for name in names))
         for old, new_values in zip(records, values, strict=True)
     ]
     columns = [sa.column(f"_{name}", table.c[name].type) for name in ("id", *names)]

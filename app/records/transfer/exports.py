@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,7 +33,7 @@ from app.records.transfer.imports import Options, Outcome
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
-NOT_EXPORTABLE = query.LIST_PARAMETERS - {"filter", "sort", "fields"}
+NOT_EXPORTABLE = query.LIST_PARAMETERS - {"filter", "search", "sort", "fields"}
 
 
 class Export:
@@ -64,7 +65,7 @@ def export(
     parsed = _parse(access, parameters)
     archive = Archive.of(access, parsed.names) if format == formats.ARCHIVE else None
     rows = open_stream(
-        parsed.selection,
+        replace(parsed.selection, conditions=tuple(parsed.conditions.indexed)),
         parsed.names,
         parsed.order_by,
         archive.extra_columns if archive else {},
@@ -90,7 +91,9 @@ def _parse(access: accesses.Access, parameters: Parameters) -> query.Query:
     ]
     try:
         parsed = query.parse(
-            access, {n: v for n, v in parameters.items() if n not in NOT_EXPORTABLE}
+            access,
+            {n: v for n, v in parameters.items() if n not in NOT_EXPORTABLE},
+            ranks=False,
         )
     except InvalidValues as error:
         raise InvalidValues([*problems, *error.details]) from None

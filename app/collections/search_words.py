@@ -1,0 +1,130 @@
+"""Stores the words of records: with each write, and of all where a field becomes searchable.
+
+Few records get their words in the transaction that changes the collection, many by a job, in pieces
+with a transaction each. Until it is done their collection is not searched. A record that is written
+meanwhile has its words from that write, which no piece replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count, groupby
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, jobs
+from app.collections import definitions
+from app.collections.changes import Change
+from app.collections.definitions import Definition
+from app.collections.models import Collection
+from app.context import tenancy
+from app.db import words
+from app.types import JSONMapping
+
+JOB = "collections.index_words"
+AT_ONCE, PIECE = 2000, 200
+PIECES_BETWEEN_REPORTS = 10
+Row = Mapping[str, Any]
+Place = tuple[str, str]
+"""The account and id of a record."""
+
+
+def added(definition: Definition, values: Sequence[Row], before: Sequence[Row] = ()) -> list[Row]:
+    """The values, with the words of the searched fields that any of them has."""
+    named = {n: c for n, c in definition.searched.items() if any(n in row for row in values)}
+    result = list[Row]()
+    for place, row in enumerate(values):
+        whole = {**before[place], **row} if before else row
+        found = {column: words.marked(whole[name] or "") for name, column in named.items()}
+        result.append({**row, **found})
+    return result
+
+
+def start(row: Collection, change: Change) -> None:
+    """Store the words of fields that a change makes searchable; of many records by a job."""
+    searched, former = change.new.searched, change.renamed.searched
+    waiting = {change.renames.get(name, name) for name in unfinished(row)}
+    names = [name for name in searched if name in waiting or name not in former]
+    last = None
+    if names:
+        number, last = _store_next(change.new, names, None, AT_ONCE)
+    if not names or last is None:
+        row.indexing = None
+    else:
+        row.indexing = {"fields": names, "records": number}
+        jobs.enqueue(JOB, {"collection_id": row.id}, account_id=jobs.INSTANCE)
+    db.db.session.flush()
+
+
+def unfinished(row: Collection) -> Sequence[str]:
+    """The fields whose words are being stored."""
+    names: Sequence[str] = (row.indexing or {}).get("fields", ())
+    return names
+
+
+@jobs.job(JOB, is_long=True)
+def finish(payload: JSONMapping) -> None:
+    """Store the words of a collection's fields that are not searched yet, and let them be."""
+    place: Place | None = None
+    for piece in count(1):
+        with tenancy.across_accounts(), db.transaction() as session:
+            row = session.get(Collection, payload["collection_id"], populate_existing=True)
+            if row is None or row.indexing is None:
+                return
+            definition, names = definitions.from_row(row), unfinished(row)
+            number, place = _store_next(definition, names, place, PIECE)
+            if place is None:
+                row.indexing, row.version = None, row.version + 1
+                return
+            # A report is a change of the row that whoever changes the collection waits for.
+            if piece % PIECES_BETWEEN_REPORTS == 0:
+                records = row.indexing["records"] + number * PIECES_BETWEEN_REPORTS
+                row.indexing = {"fields": [*names], "records": records}
+
+
+def _store_next(
+    definition: Definition, names: Sequence[str], after: Place | None, most: int
+) -> tuple[int, Place | None]:
+    """Store the words of the next records behind a place; returns how many, and their last place.
+
+    The place is None if no record is left without words.
+    """
+    columns = definition.table.c
+    key = (columns.account_id, columns.id)
+    lacking = sa.or_(*(columns[definition.searched[name]].is_(None) for name in names))
+    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT).label(name) for name in names]
+    query = sa.select(*key, *texts).where(lacking).order_by(*key).limit(most)
+    if after is not None:
+        query = query.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
+    with tenancy.across_accounts():
+        rows = db.connection().execute(query).all()
+        for account_id, own in groupby(rows, key=itemgetter(0)):
+            remaining = list(own)
+            while remaining:
+                _store(definition, names, account_id, remaining[:PIECE])
+                remaining = remaining[PIECE:]
+    return len(rows), (rows[-1][0], rows[-1][1]) if len(rows) == most else None
+
+
+def _store(
+    definition: Definition, names: Sequence[str], account_id: str, rows: Sequence[Any]
+) -> None:
+    """Store the words of records of an account; words that they have already stay."""
+    table = definition.table
+    columns = [table.c[definition.searched[name]] for name in names]
+    kinds = (sa.column("record", table.c.id.type), *(sa.column(c.name, c.type) for c in columns))
+    found = [(row[1], *(words.marked(text or "") for text in row[2:])) for row in rows]
+    given = sa.values(*kinds).data(found).cte("given")
+    own = (table.c.account_id == account_id, table.c.id == given.c.record)
+    values = {one: sa.func.coalesce(one, given.c[one.name]) for one in columns}
+    db.connection().execute(sa.update(table).where(*own).values(values))
+
+
+def store_all(definition: Definition, account_id: str) -> None:
+    """Store the words of an account's records, which have none yet, in the open transaction."""
+    if definition.searched:
+        place: Place | None = (account_id, "")
+        while place is not None and place[0] == account_id:
+            _, place = _store_next(definition, [*definition.searched], place, PIECE)

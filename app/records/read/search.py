@@ -1,0 +1,323 @@
+"""Searches of lists: the words that are looked for, the records that have them, and their order.
+
+A search looks at the fields that its caller may filter by. What others have changes nothing: the
+order comes from the record alone, and how many were found is counted under the caller's rule.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+from unicodedata import normalize
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import TSQUERY
+
+from app import db
+from app.collections import search_index
+from app.collections.access import Access
+from app.collections.fields import NumberField
+from app.db import filters, words
+from app.db.types import Text
+from app.errors import Conflict, problem
+from app.records.read import cursor
+from app.records.read.cursor import CursorPosition, Key, OffsetParts
+from app.records.store.reads import Part
+from app.types import JSONObject, cached_property
+
+NAME, HIGHLIGHT, HIGHLIGHTS = "search", "highlight", "_highlights"
+TERM = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
+LONGEST, MAX_WORDS = 1000, 50
+MAX_RANKED = 10_000
+"""With more records found, the newest come first, and their number is not known."""
+FIRST_WEIGHT, MOST_COUNTED = 4, 5
+RANK, FOUND = "_rank", "_found"
+NOT_SEARCHABLE = (
+    "No field of this collection is searched. Set options.search on its text fields, or filter."
+)
+INDEXING = "The words of these records are being stored. Search them in a while."
+NO_WORD = "Search for at least one word, beside those that are not to occur."
+WINDOW, STEP, CONTEXT, SHOWN = 3000, 2000, 60, 240  # characters
+
+
+@dataclass(frozen=True)
+class Term:
+    """Words that follow each other."""
+
+    words: tuple[str, ...]
+    is_open: bool = False
+    """Whether the last word may be the beginning of another."""
+
+    @property
+    def text(self) -> str:
+        """It, as stored words have it."""
+        text = words.joined(list(self.words))
+        return text[:-1] if self.is_open else text
+
+
+def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | None:
+    """What a search asks for; None if it is blank. Adds to `problems`."""
+    fields = [name for name in access.definition.searched if name in access.comparable]
+    if not fields:
+        problems.append(problem(NAME, "invalid_option", NOT_SEARCHABLE))
+        return None
+    if not text.strip():
+        return None
+    if any(name in fields for name in (access.definition.indexing or {}).get("fields", ())):
+        raise Conflict(INDEXING, error="search_indexing")
+    if len(text) > LONGEST:
+        problems.append(problem(NAME, "too_long", f"At most {LONGEST} characters."))
+        return None
+    wanted, unwanted = list[Term](), list[Term]()
+    end = len(text.rstrip())
+    for match in TERM.finditer(text):
+        sign, phrase, word = match.groups()
+        parts, is_open = words.sought(word if phrase is None else phrase)
+        is_last = match.end() == end and not sign
+        is_open = is_open or (phrase is None and (is_last or word.endswith("*")))
+        if parts:
+            (unwanted if sign else wanted).append(Term(tuple(parts), is_open))
+    if not wanted:
+        problems.append(problem(NAME, "invalid_option", NO_WORD))
+        return None
+    if sum(len(term.words) for term in (*wanted, *unwanted)) > MAX_WORDS:
+        problems.append(problem(NAME, "too_long", f"At most {MAX_WORDS} words."))
+        return None
+    return Search(access, fields, wanted, unwanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What is looked for, in these fields of the records that an access lets through."""
+
+    access: Access
+    fields: Sequence[str]
+    wanted: Sequence[Term]
+    unwanted: Sequence[Term]
+
+    @cached_property
+    def _columns(self) -> Sequence[sa.Column[Any]]:
+        columns, searched = self.access.definition.table.c, self.access.definition.searched
+        return [columns[searched[name]] for name in self.fields]
+
+    @cached_property
+    def condition(self) -> sa.ColumnElement[bool]:
+        """That a record has every term, each within a field, and none that is not to occur."""
+        has = [sa.or_(*(_has(one, term) for one in self._columns)) for term in self.wanted]
+        lacks = [
+            sa.not_(_has(sa.func.coalesce(one, ""), term))
+            for term in self.unwanted
+            for one in self._columns
+        ]
+        return sa.and_(*has, *lacks)
+
+    @cached_property
+    def indexed(self) -> Sequence[sa.ColumnElement[bool]]:
+        """Conditions of the index that hold for all records which meet `condition`."""
+        account_id = self.access.caller.account_id
+        if account_id is None:  # the account begins indexed words
+            return ()
+        key = search_index.key_of(account_id)
+        if db.has_one_writer():
+            return self._matched(key)
+        if len(self._columns) == 1:
+            term = " & ".join(_term_on_postgres(key, one) for one in self.wanted)
+            return [_at_least(self._columns[0], term)]
+        return [
+            sa.or_(*(_at_least(one, _term_on_postgres(key, term)) for one in self._columns))
+            for term in self.wanted
+        ]
+
+    def _matched(self, key: str) -> Sequence[sa.ColumnElement[bool]]:
+        table = self.access.definition.table
+        full_text = search_index.full_text(table)
+        text = " AND ".join(f"({_term_on_sqlite(key, one)})" for one in self.wanted)
+        if len(self._columns) < len(self.access.definition.searched):
+            names = " ".join(f'"{column.name}"' for column in self._columns)
+            text = f"{{{names}}} : ({text})"
+        # Not by its number, for which FTS5 would search anew for each record.
+        number = filters.without_index(full_text.c.rowid)
+        matches: Any = full_text.c[full_text.name].op("MATCH")(sa.literal(text, Text))
+        return [matches, table.c[search_index.NUMBER] == number]
+
+    @cached_property
+    def rank(self) -> sa.ColumnElement[int]:
+        """How well a record fits: how often it has the terms, most of all in the first field."""
+        least = sa.func.min if db.has_one_writer() else sa.func.least
+        parts = [
+            least(number, MOST_COUNTED) * (1 if place else FIRST_WEIGHT)
+            for place, column in enumerate(self._columns)
+            for term in self.wanted
+            for number in _numbers(sa.func.coalesce(column, ""), term)
+        ]
+        rank: sa.ColumnElement[int] = reduce(add, parts)
+        return rank
+
+    def found(self, where: Sequence[Any]) -> sa.CTE:
+        """How many records meet the conditions and this search, up to one more than are ranked."""
+        one = sa.select(sa.literal(1).label("one")).select_from(self.access.definition.table)
+        limited = one.where(*where, *self.indexed).limit(MAX_RANKED + 1).subquery()
+        return sa.select(sa.func.count().label("number")).select_from(limited).cte(FOUND)
+
+    def highlights(self, row: Mapping[str, Any], names: Sequence[str]) -> JSONObject:
+        """The part of each field's text that has what is searched, as HTML; of some fields."""
+        fields = (name for name in self.fields if name in names and row[name])
+        found = {name: _highlighted(row[name], self.wanted) for name in fields}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @property
+    def total(self) -> sa.ColumnElement[int | None]:
+        """The number of records that were found; null if they are too many to rank."""
+        return sa.case((_few(), NUMBER))
+
+
+NUMBER: Any = (
+    sa.select(sa.column("number", sa.Integer)).select_from(sa.table(FOUND)).scalar_subquery()
+)
+
+
+def _few() -> sa.ColumnElement[bool]:
+    few: sa.ColumnElement[bool] = NUMBER <= MAX_RANKED
+    return few
+
+
+def _many() -> sa.ColumnElement[bool]:
+    return sa.not_(_few())
+
+
+def _has(column: Any, term: Term) -> sa.ColumnElement[bool]:
+    place = sa.func.instr if db.has_one_writer() else sa.func.strpos
+    has: sa.ColumnElement[bool] = place(column, sa.literal(term.text, Text)) > 0
+    return has
+
+
+def _numbers(column: Any, term: Term) -> Iterator[Any]:
+    """How often a term occurs; of a beginning also how often as a whole word."""
+    for one in [term, replace(term, is_open=False)] if term.is_open else [term]:
+        text = sa.literal(one.text, Text)
+        yield (_length(column) - _length(sa.func.replace(column, text, ""))) // len(one.text)
+
+
+def _length(text: Any) -> sa.ColumnElement[int]:
+    return sa.func.length(text, type_=sa.Integer())
+
+
+def _at_least(column: sa.Column[Any], term: str) -> sa.ColumnElement[bool]:
+    query = sa.cast(sa.literal(term, Text), TSQUERY)
+    return search_index.terms(column).bool_op("@@")(query)
+
+
+def _term_on_postgres(key: str, term: Term) -> str:
+    # Words have letters, digits and symbols, no quotes.
+    parts = [f"'{key}{word}'" for word in term.words]
+    return " & ".join(parts) + (":*" if term.is_open else "")
+
+
+def _term_on_sqlite(key: str, term: Term) -> str:
+    parts = [f'"{key}{word}"' for word in term.words]
+    return " AND ".join(parts) + (" *" if term.is_open else "")
+
+
+@dataclass(frozen=True)
+class SearchParts:
+    """The ranges of a searched list that is read from its start."""
+
+    search: Search
+    keys: tuple[Key, ...]
+    """The rank first, unless the records are sorted in another way."""
+
+    def __call__(self) -> list[Part]:
+        keys = self.keys
+        if keys[0].name != RANK:
+            return _narrowed(OffsetParts(keys)(), self.search.indexed)
+        ranked = Part([*self.search.indexed, _few()], [key.ordered() for key in keys])
+        return [ranked, *_narrowed(OffsetParts(keys[1:])(), [_many()])]
+
+
+def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Part]:
+    """The ranges that follow each other from a cursor's position on."""
+    if keys[0].name != RANK:
+        return _narrowed(cursor.parts(keys, walk), search.indexed)
+    newest, position = keys[1:], walk.position
+    if position is None:
+        few = _narrowed(cursor.parts(keys, walk), [*search.indexed, _few()])
+        return [*few, *_narrowed(cursor.parts(newest, walk), [_many()])]
+    if position[0] is None:  # where too many were found to rank them
+        return cursor.parts(newest, replace(walk, position=position[1:]))
+    return _narrowed(cursor.parts(keys, walk), search.indexed)
+
+
+def _narrowed(parts: Sequence[Part], where: Sequence[Any]) -> list[Part]:
+    return [Part([*where, *part.where], part.order_by) for part in parts]
+
+
+def rank_key(search: Search, walk: CursorPosition | None = None) -> Key:
+    """The key of the order by rank; a cursor has null of it if too many records were found."""
+    position, value = walk.position if walk else None, search.rank
+    if position is None:
+        value = sa.case((_few(), search.rank))
+    elif position[0] is None:
+        value = sa.cast(sa.null(), sa.Integer)
+    rank = Key.of(NumberField(RANK), search.rank, True, nullable=False)
+    return replace(rank, value=value)
+
+
+def _highlighted(text: str, terms: Sequence[Term]) -> str | None:
+    """The first part of a text that has any of the terms, as HTML with these in `<mark>`."""
+    text = normalize("NFC", text)
+    for start in range(0, min(len(text), words.LONGEST_TEXT), STEP):
+        # From a whole word on.
+        begin = max(start, text.find(" ", start, start + CONTEXT)) if start else 0
+        window = text[begin : start + WINDOW]
+        if any(term.text in words.marked(window) for term in terms):
+            spans = _spans(window, terms)
+            if spans:
+                return _snippet(text, [(begin + first, begin + last) for first, last in spans])
+    return None
+
+
+def _spans(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
+    """Where a text has the terms, without overlaps, in order."""
+    found = words.placed(text)
+    marked = set[int]()
+    for term in terms:
+        length = len(term.words)
+        for place in range(len(found) - length + 1):
+            part = found[place : place + length]
+            *first, last = (one.word for one in part)
+            is_same = tuple(first) == term.words[:-1]
+            ends = last.startswith(term.words[-1]) if term.is_open else last == term.words[-1]
+            if is_same and ends:
+                # Of a pair of letters that one begins, only this one.
+                end = part[-1].end_of(term.words[-1])
+                marked.update(range(part[0].start, end))
+    spans = list[tuple[int, int]]()
+    for place in sorted(marked):
+        if spans and spans[-1][1] == place:
+            spans[-1] = (spans[-1][0], place + 1)
+        else:
+            spans.append((place, place + 1))
+    return spans
+
+
+def _snippet(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """A text around the first of the spans, escaped, each span in `<mark>`."""
+    start = max(0, spans[0][0] - CONTEXT)
+    if start and (space := text.find(" ", start, spans[0][0])) >= 0:
+        start = space + 1
+    end = min(len(text), max(start + SHOWN, spans[0][1]))
+    if end < len(text) and (space := text.rfind(" ", spans[0][1], end)) >= 0:
+        end = space
+    parts, place = list[str](), start
+    for first, last in spans:
+        if first < end:
+            parts += [html.escape(text[place:first]), "<mark>"]
+            parts += [html.escape(text[first : min(last, end)]), "</mark>"]
+            place = min(last, end)
+    before, after = "... " if start else "", " ..." if end < len(text) else ""
+    return f"{before}{''.join(parts)}{html.escape(text[place:end])}{after}"

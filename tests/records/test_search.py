@@ -1,0 +1,274 @@
+"""Lists that are searched by words."""
+
+# ruff: noqa: RUF001 - words of other scripts
+
+from __future__ import annotations
+
+from typing import Any
+from unicodedata import normalize
+
+import pytest
+from flask import Flask
+
+from app.collections import definitions
+from app.records.read import search
+from tests.builders import Caller, make_collection, make_record
+
+SEARCHED = {"search": True}
+TITLE = {"name": "title", "type": "text", "options": SEARCHED}
+BODY = {"name": "body", "type": "text", "options": SEARCHED}
+
+
+@pytest.fixture
+def notes(root: Caller) -> None:
+    make_collection(root, "notes", [TITLE, BODY, {"name": "status", "type": "text"}])
+
+
+def add(caller: Caller, *titles: str, **more: Any) -> None:
+    for title in titles:
+        make_record(caller, "notes", title=title, **more)
+
+
+def listed(caller: Caller, text: str, **query: Any) -> Any:
+    return caller.get("records/notes", query_string={"search": text, **query})
+
+
+def titles(caller: Caller, text: str, **query: Any) -> list[str]:
+    answer = listed(caller, text, **query)
+    assert answer.status_code == 200, answer.json
+    assert answer.json["total"] == len(answer.json["items"])
+    return [item["title"] for item in answer.json["items"]]
+
+
+CASES = [
+    ("word", ["a word here", "words"], ["another"]),
+    ("wor* here", ["a word here"], ["words"]),
+    ('"word"', ["a word here"], ["words"]),
+    ('"a word"', ["a word here"], ["word a"]),
+    ("word -here", ["word", "word there"], ["a word here", "words"]),
+    ('word -"is here"', ["word here is"], ["word is here"]),
+    ("STRASSE", ["Straße", "strasse"], ["strabe"]),
+    ("straße", ["STRASSE"], []),
+    ("cafe\u0301", ["Café", "CAFE", "cafe\u0301"], ["cave"]),
+    ("istanbul", ["İstanbul", "ISTANBUL", "ıstanbul"], ["instabil"]),
+    ("ёлка", ["ЕЛКА", "Ёлка"], ["палка"]),
+    ("москва", ["МОСКВА", "москвавед"], ["омск"]),
+    ("東京", ["東京タワー", "新東京国際"], ["京東"]),
+    ("京", ["東京タワー"], ["大阪"]),
+    ("東京 タワー", ["東京のタワー"], ["東京"]),
+    ("ﾀﾜｰ", ["東京タワー"], ["タワ"]),
+    ("😀", ["hi 😀", "😀😀"], ["hi", "😃"]),
+    ("👍🏽", ["👍", "ok👍🏿"], ["👎"]),
+    ("foo-bar", ["Foo, bar", "foo bar baz"], ["bar foo", "foo x bar"]),
+    ("ann@acme", ["mail ann@acme.example"], ["ann or acme"]),
+    ("العربية", ["العَرَبِيَّة"], ["عربي"]),
+    ('"unbalanced quo', ["an unbalanced quo vadis"], ["unbalanced quota"]),
+]
+
+
+@pytest.mark.parametrize(("text", "found", "others"), CASES)
+def test_search_finds(
+    notes: None, alice: Caller, bob: Caller, text: str, found: list[str], others: list[str]
+) -> None:
+    add(alice, *found, *others)
+    assert sorted(titles(alice, text)) == sorted(normalize("NFC", one) for one in found)
+
+
+def test_rank_comes_from_the_record_alone(notes: None, alice: Caller) -> None:
+    add(alice, "old", body="harbour")
+    add(alice, "harbour once", "harbour, harbour and harbour", "nothing", "harbours")
+    add(alice, "in the body", body="The harbour at night, the harbour by day")
+    expected = ["harbour, harbour and harbour", "harbour once", "in the body", "harbours", "old"]
+    assert titles(alice, "harbour") == expected
+    assert titles(alice, "harbour", sort="title") == sorted(expected)
+    only = [one for one in expected if "harbour" in one]
+    assert titles(alice, "harbour", sort="title", filter="body = null") == sorted(only)
+
+
+@pytest.mark.parametrize("most", [10_000, 4])
+def test_pages_and_cursors_go_through_all(
+    notes: None, alice: Caller, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(search, "MAX_RANKED", most)
+    for number in range(9):
+        add(alice, f"{'sea ' * (number % 3 + 1)}{number}")
+    newest = [f"{'sea ' * (number % 3 + 1)}{number}" for number in range(9)][::-1]
+    few = most > 9
+    expected = sorted(newest, key=lambda one: -one.count("sea")) if few else newest
+    total = 9 if few else None
+    for start in range(0, 9, 2):
+        page = listed(alice, "sea", skip=start, limit=2).json
+        assert [one["title"] for one in page["items"]] == expected[start : start + 2]
+        assert page["total"] == total
+    found, query = list[str](), {"cursor": ""}
+    while query:
+        page = listed(alice, "sea", limit=2, **query).json
+        found += [one["title"] for one in page["items"]]
+        query = {"cursor": page["next_cursor"]} if page["has_more"] else {}
+    assert found == expected
+    back, query = list[str](), {"cursor_before": ""}
+    while query:
+        page = listed(alice, "sea", limit=2, **query).json
+        back = [one["title"] for one in page["items"]] + back
+        query = {"cursor_before": page["prev_cursor"]} if page["prev_cursor"] else {}
+    assert back == expected
+    cursor = listed(alice, "sea", limit=2, cursor="").json["next_cursor"]
+    assert listed(alice, "se*", cursor=cursor).status_code == 400
+
+
+def test_words_follow_the_record(notes: None, alice: Caller) -> None:
+    made = make_record(alice, "notes", title="first", body="alpha beta")
+    path = f"records/notes/{made['id']}"
+    assert titles(alice, "alpha first") == ["first"]
+    alice.patch(path, {"title": "second"})
+    assert (titles(alice, "first"), titles(alice, "second alpha")) == ([], ["second"])
+    alice.put(path, {"body": "gamma"})
+    assert (titles(alice, "second"), listed(alice, "gamma").json["total"]) == ([], 1)
+    both = [made["id"], make_record(alice, "notes", title="other", body="delta")["id"]]
+    changes = [{"id": both[0], "data": {"title": "x1"}}, {"id": both[1], "data": {"body": "x2"}}]
+    assert alice.patch("records/notes/batch", {"records": changes}).status_code == 200
+    assert sorted(titles(alice, "x*")) == ["other", "x1"]
+    assert titles(alice, "gamma x1") == ["x1"]
+    assert (titles(alice, "delta"), titles(alice, "other")) == ([], ["other"])
+    alice.delete(path)
+    assert titles(alice, "x1") == []
+
+
+def test_accounts_search_their_own(notes: None, alice: Caller, charlie: Caller) -> None:
+    add(alice, "secret plan")
+    add(charlie, "plan")
+    assert titles(alice, "plan") == ["secret plan"]
+    assert (titles(charlie, "plan"), titles(charlie, "secret")) == (["plan"], [])
+
+
+def test_fields_that_a_caller_does_not_see_are_not_searched(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    hidden = {**BODY, "readable_if": "@has_role(admin)"}
+    masked = {**BODY, "name": "phone", "pii": True, "mask_type": "full"}
+    make_collection(root, "notes", [TITLE, hidden, masked])
+    add(alice, "open", body="hush", phone="555")
+    add(alice, "555 hush")
+    assert titles(bob, "hush") == ["555 hush"]
+    assert titles(bob, "-hush open") == ["open"]
+    assert titles(bob, "555") == ["555 hush"]  # alice is in `pii_access`
+    assert sorted(titles(alice, "555")) == ["555 hush", "open"]
+    assert sorted(titles(alice, "hush")) == ["555 hush", "open"]
+
+
+BAD = ["", " "]
+NOTHING = ["*", "-", '"', '""', "- - *", "-word", "\x00", ".", '-"a b"']
+TOO_LONG = ["x" * 1001, "a " * 51, "東" * 60]
+
+
+def test_bad_searches(notes: None, root: Caller, alice: Caller) -> None:
+    add(alice, "one", "two")
+    for text in BAD:
+        assert listed(alice, text).json["total"] == 2
+    for text in NOTHING:
+        answer = listed(alice, text)
+        assert answer.status_code in (400, 422), text
+        assert '"search"' in answer.text
+    for text in TOO_LONG:
+        answer = listed(alice, text)
+        assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "too_long")
+    for text in ("'", "it's", "a'':*&|!()", "<b>", "one%", "{x} : y", "^one", "NEAR(a b)", "AND"):
+        assert listed(alice, text).status_code in (200, 400)
+    assert listed(alice, "one", highlight="maybe").status_code == 422
+    assert alice.get("records/notes?highlight=1").status_code == 400
+    make_collection(root, "plain", [{"name": "title", "type": "text"}])
+    answer = alice.get("records/plain?search=one")
+    assert answer.json["details"][0]["message"] == search.NOT_SEARCHABLE
+
+
+def test_aggregates_and_exports_are_searched(notes: None, alice: Caller) -> None:
+    add(alice, "red boat", "red car", "blue boat")
+    answer = alice.get("records/notes/aggregate?functions=count()&search=boat").json
+    assert answer["results"] == [{"count": 2}]
+    text = alice.get("records/notes/export?format=csv&fields=title&search=red").text
+    assert [line.split(",")[1] for line in text.splitlines()] == ["title", "red car", "red boat"]
+
+
+def path_of(root: Caller, name: str) -> str:
+    id = next(c["id"] for c in root.get("collections").json["items"] if c["name"] == name)
+    return f"collections/{id}"
+
+
+def change(root: Caller, collection: str = "notes", **body: Any) -> Any:
+    answer = root.patch(path_of(root, collection), body)
+    assert answer.status_code == 200, answer.json
+    return answer.json
+
+
+def test_a_field_becomes_searchable_and_no_longer_is(
+    app: Flask, root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    plain = {"name": "title", "type": "text"}
+    make_collection(root, "notes", [plain, {**plain, "name": "body"}])
+    add(alice, "early bird", body="worm")
+    add(charlie, "bird")
+    assert listed(alice, "bird").status_code == 400
+    change(root, schema=[TITLE])
+    assert (titles(alice, "bird"), titles(charlie, "bird")) == (["early bird"], ["bird"])
+    change(root, schema=[BODY])
+    assert titles(alice, "bird worm") == ["early bird"]
+    change(root, schema=[{"name": "title", "options": {}}])
+    assert (titles(alice, "bird"), titles(alice, "worm")) == ([], ["early bird"])
+    add(alice, "late", body="bird")
+    assert titles(alice, "bird") == ["late"]
+    change(root, schema=[{"name": "body", "options": {}}])
+    assert listed(alice, "bird").status_code == 400
+    with app.app_context():
+        assert not {c for c in definitions.get("notes").table.c if c.name.startswith("_")}
+
+
+def test_words_follow_renames_and_removals(root: Caller, alice: Caller) -> None:
+    long = {**BODY, "name": "b" * 63}
+    make_collection(root, "notes", [TITLE, long])
+    make_record(alice, "notes", **{"title": "blue moon", long["name"]: "tide"})
+    change(root, schema=[{"name": "heading", "rename_from": "title"}])
+    found = listed(alice, "moon tide").json["items"]
+    assert [one["heading"] for one in found] == ["blue moon"]
+    change(root, name="papers", schema=[{"name": "text", "rename_from": long["name"]}])
+    query = {"search": "moon tide"}
+    assert alice.get("records/papers", query_string=query).json["total"] == 1
+    make_record(alice, "papers", heading="x", text="moon")
+    assert alice.get("records/papers?search=moon").json["total"] == 2
+    removal = {"remove_fields": ["text"]}
+    plan = root.post(f"{path_of(root, 'papers')}/plan", removal).json
+    change(root, "papers", **removal, plan_hash=plan["plan_hash"])
+    assert alice.get("records/papers?search=moon").json["total"] == 1
+    assert alice.get("records/papers?search=tide").json["total"] == 0
+    make_collection(root, "notes", [TITLE])
+    add(alice, "moon")
+    assert titles(alice, "moon") == ["moon"]
+    assert root.delete(path_of(root, "papers")).status_code == 200
+    make_collection(root, "papers", [TITLE])
+    assert alice.get("records/papers?search=moon").json["total"] == 0
+
+
+def highlights(caller: Caller, text: str, **query: Any) -> list[Any]:
+    answer = listed(caller, text, highlight="1", **query).json
+    return [one["_highlights"] for one in answer["items"]]
+
+
+def test_highlights(notes: None, alice: Caller) -> None:
+    long = "word " * 400 + "<b>Ünder</b> the bridge " + "tail " * 4000 + "end"
+    add(alice, "Under <the> sea & sky", body=long)
+    add(alice, "東京タワーへ行く", body="cafe\u0301s & 👍🏽!")
+    assert highlights(alice, "under the")[0]["title"] == (
+        "<mark>Under</mark> &lt;<mark>the</mark>&gt; sea &amp; sky"
+    )
+    body = highlights(alice, "unde")[0]["body"]
+    assert (body[:8], body[-8:]) == ("... word", "tail ...")
+    assert "&lt;b&gt;<mark>Ünder</mark>&lt;/b&gt; the bridge" in body
+    assert highlights(alice, "end")[0]["body"] == "... " + "tail " * 11 + "<mark>end</mark>"
+    assert highlights(alice, "京タ")[0] == {"title": "東<mark>京タ</mark>ワーへ行く"}
+    assert highlights(alice, "行")[0] == {"title": "東京タワーへ<mark>行</mark>く"}
+    assert highlights(alice, "CAFÉS 👍")[0] == {
+        "body": "<mark>cafés</mark> &amp; <mark>👍</mark>🏽!"
+    }
+    assert highlights(alice, "cafe", fields="title") == [{}]
+    query = {"search": "sea", "highlight": "1", "cursor": ""}
+    assert "_highlights" in alice.get("records/notes", query_string=query).json["items"][0]
+    assert "_highlights" not in listed(alice, "sea", highlight="0").json["items"][0]
