@@ -62,6 +62,7 @@ class Field:
     may_be_unique: ClassVar[bool] = True
     is_unique: ClassVar[bool] = False  # without being told to
     is_written: ClassVar[bool] = True  # by callers
+    has_order: ClassVar[bool] = False  # other than that of its values
     default_on_delete: ClassVar[str | None] = None  # of types that refer to something
     takes_default: ClassVar[bool] = True
     takes_expression: ClassVar[bool] = True  # in place of a default

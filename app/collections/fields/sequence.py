@@ -31,6 +31,7 @@ class SequenceField(Field):
     takes_default = takes_expression = False
     is_written: ClassVar[bool] = False
     is_unique: ClassVar[bool] = True
+    has_order: ClassVar[bool] = True
 
     @property
     def prefix(self) -> str:

@@ -61,7 +61,7 @@ class Key:
     @classmethod
     def of(cls, field: Field, expression: Any, descending: bool, **more: Any) -> Key:
         """The key of a field."""
-        order = field.sort_expression(expression)
+        order = field.sort_expression(expression) if field.has_order else expression
         return cls(field, field.name, field.rule_type, order, descending, **more)
 
     def ordered(self, *, backward: bool = False, present: bool = False) -> sa.ColumnElement[Any]:
