@@ -11,11 +11,11 @@ import marshmallow as ma
 
 from app import web
 from app.auth.guard import principal
-from app.collections import definitions, removal, revisions, updates, view_service
+from app.collections import definitions, removal, revisions, trials, updates, view_service
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
-from app.collections.rule_schemas import RULES, CollectionRules
+from app.collections.rule_schemas import RULES, ChangedRules, CollectionRules
 from app.collections.schemas import (
     INDEXES,
     SCHEMA,
@@ -237,7 +237,8 @@ def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObje
     if view_service.is_meant(collection_id, body):
         return _views([view_service.update(collection_id, body, partial=partial)])[0]
     row, change = updates.update(collection_id, _proposal(body, partial=partial), body)
-    return _views([row])[0] | ({"warnings": change.warnings} if change.warnings else {})
+    warnings = [*change.warnings, *updates.rule_warnings(definitions.from_row(row))]
+    return _views([row])[0] | ({"warnings": warnings} if warnings else {})
 
 
 def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
@@ -340,7 +341,7 @@ def get_rules(collection_name: str) -> JSONObject:
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
 @blueprint.arguments(CollectionRules, example=RULES)
-@blueprint.response(200, CollectionRules)
+@blueprint.response(200, ChangedRules)
 @superadmin(operator="definitions")
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.
@@ -348,7 +349,9 @@ def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     Takes effect with the next request of every process. If both `list_rule` and `read.rule` are
     sent, the flat form wins. Accepts the format of GET.
     """
-    return collections.rules_view(collections.change_rules(collection_name, body))
+    row = collections.change_rules(collection_name, body)
+    warnings = trials.all_warnings(definitions.from_row(row))
+    return collections.rules_view(row) | ({"warnings": warnings} if warnings else {})
 
 
 @example(name="posts", schema=SCHEMA, fields=SCHEMA)

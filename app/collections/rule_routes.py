@@ -178,9 +178,9 @@ class RuleValidity(View):
     warnings = ma.fields.List(
         ma.fields.Dict(),
         **doc(
-            "Groups that no account has, attributes that users write themselves, fields of an"
-            " update rule that who is compared with them may write, and `@any` without an index,"
-            " with code and position."
+            "Parts that always or never hold, groups that no account has, attributes that users"
+            " write themselves, fields of an update rule that who is compared with them may write,"
+            " and `@any` and large lists without an index, with code and position."
         ),
     )
 
@@ -241,7 +241,9 @@ def validate_rule(body: JSONObject) -> JSONObject:
     Against the fields of a collection and their choices, or against names alone, or else only its
     form. Roles that it names must exist. Warnings tell of a group that no account has
     (`unknown_group`), of an update rule that compares the caller with a field that it may write
-    (`unguarded_field`), and of `@any` or `@count` that no index narrows (`no_index`).
+    (`unguarded_field`), of a part that always or never holds (`always_true`, `always_false`), and
+    of what no index narrows (`no_index`): `@any`, `@count`, and in a collection of which an account
+    has 10,000 records what lists compare.
     """
     collection, operation = body.get("collection"), body.get("operation")
     scope = trials.scope_for(collection, body.get("collection_fields", ()), operation)
@@ -260,7 +262,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
             one | {"field": "rule"}
             for one in (
                 *names.warnings(body["rule"], expression_names.role_test(of)),
-                *trials.warnings_of_rule(body["rule"], scope, updates=operation == "update"),
+                *trials.warnings_of_rule(body["rule"], scope, operation, of),
             )
         ],
     }

@@ -11,7 +11,7 @@ from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web import fields
 from app.web.fields import doc
-from app.web.schemas import Schema
+from app.web.schemas import Problem, Schema
 
 RULES = {
     "list_rule": "true",
@@ -97,6 +97,14 @@ class CollectionRules(RulesBody):
     """The rules of a collection, in both forms."""
 
     collection = fields.Text(longest=200, **doc("The collection's name; sent, it must be that."))
+
+
+class ChangedRules(CollectionRules):
+    """The rules after a change."""
+
+    warnings = ma.fields.List(
+        ma.fields.Nested(Problem), **doc("What is odd in them, as `/rules/validate` says; or none.")
+    )
 
 
 class RuleSubject(Schema):

@@ -383,7 +383,8 @@ class CollectionPlan(View):
     reverse = ma.fields.Nested(ReversePlan)
     data_lost = ma.fields.List(ma.fields.Nested(LostValues))
     warnings = ma.fields.List(
-        ma.fields.String(), **doc("Fields that the schema leaves out, which stay.")
+        ma.fields.String(),
+        **doc("Fields that the schema leaves out, which stay, and what is odd in rules."),
     )
 
 
@@ -402,7 +403,8 @@ class CollectionView(View):
     optional = ("warnings", "type", "view")
 
     warnings = ma.fields.List(
-        ma.fields.String(), **doc("After a change: fields that the schema left out, which stay.")
+        ma.fields.String(),
+        **doc("After a change: fields that the schema left out, which stay, and odd rules."),
     )
     id = fields.Id()
     name = ma.fields.String()

@@ -18,12 +18,19 @@ from app import clock, db, rules
 from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.collections import access, definitions, fragments, indexes
+from app.collections import (
+    access,
+    definitions,
+    expression_names,
+    fragments,
+    indexes,
+    totals,
+)
 from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.errors import InvalidValues, NotFound, problem
-from app.rules import values
-from app.rules.nodes import Comparison, Contains, Junction, Some
+from app.rules import constants, values
+from app.rules.nodes import Comparison, Contains, Junction, Membership, Some
 from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definitions.field_types({})
@@ -43,6 +50,10 @@ UNGUARDED = (
 )
 UNINDEXED = "{} reads all records of {} in the account: index {} there."
 UNTIED = "{} reads all records of {} in the account: compare an indexed field of it by =."
+SCANNED = "Lists read all records of an account, up to {}: index {}."
+ALWAYS, NEVER = "This always holds.", "This never holds."
+MANY_RECORDS = 10_000
+"""Of one account, from which on a rule of lists is to have an index."""
 
 
 class Reach(StrEnum):
@@ -139,29 +150,74 @@ def load_caller(user_id: str) -> Principal:
     return principal
 
 
-def warnings_of_rule(text: str | None, scope: rules.Scope, *, updates: bool) -> list[JSONObject]:
-    """The warnings of a rule that is valid in a scope, with positions; `updates` is of updates."""
+def warnings_of_rule(
+    text: str | None, scope: rules.Scope, operation: str | None, of: Definition | None
+) -> list[JSONObject]:
+    """The warnings of a rule that is valid in a scope, with positions; of any operation if None."""
     if text is None or not definitions.is_expression(text):
         return []
     node = rules.condition(text, scope)
-    unguarded = rules.unguarded(node) if updates else ()
+    unguarded = rules.unguarded(node) if operation == "update" else ()
     found = [
         problem(None, "unguarded_field", UNGUARDED.format(name), position=position)
         for name, position in unguarded
         if name in scope.writable
     ]
+    for part, always in constants.parts(node):
+        code, message = ("always_true", ALWAYS) if always else ("always_false", NEVER)
+        found.append(problem(None, code, message, position=part.start))
+    if of is not None and operation in (None, "list"):
+        found += _scanned(node, of)
     return [*found, *_unindexed(node)]
 
 
 def warnings_of_collection(definition: Definition) -> Iterator[JSONObject]:
     """The warnings of a collection's valid rules, by their places."""
-    for key in (f"{operation}_rule" for operation in rules.OPERATIONS):
+    for operation in rules.OPERATIONS:
+        key, text = f"{operation}_rule", definition.rule(operation)
         with suppress(rules.RuleError):
             scope = definition.rule_scope(key)
-            for one in warnings_of_rule(
-                definition.rules.get(key), scope, updates=key == "update_rule"
-            ):
+            for one in warnings_of_rule(text, scope, operation, definition):
                 yield one | {"field": f"{definition.name}.{key}"}
+
+
+def all_warnings(definition: Definition) -> list[JSONObject]:
+    """The warnings of a collection's rules, and of the names that they and its fields use."""
+    current = fragments.with_current(definition)
+    return [*expression_names.warnings(definition), *warnings_of_collection(current)]
+
+
+def _scanned(node: rules.Node, of: Definition) -> Iterator[JSONObject]:
+    """A warning for each way to meet a rule of lists that no index serves, if records are many."""
+    ways = node.parts if isinstance(node, Junction) and node.operator == "or" else (node,)
+    found = [(way, names) for way in ways if (names := _unserved(way, of))]
+    if not found:
+        return
+    largest = totals.by_account(of.id, 1)
+    count = largest[0][2] if largest else 0
+    if count >= MANY_RECORDS:
+        for way, names in found:
+            message = SCANNED.format(f"{count:,}", " or ".join(names))
+            yield problem(None, "no_index", message, position=way.start)
+
+
+def _unserved(way: rules.Node, of: Definition) -> Sequence[str]:
+    """The fields of a record that a condition compares; none if an index serves one of them."""
+    is_all = isinstance(way, Junction) and way.operator == "and"
+    names = dict.fromkeys(
+        side.path[0]
+        for part in (way.parts if isinstance(way, Junction) and is_all else (way,))
+        for side in _sides(part)
+        if isinstance(side, rules.Name) and len(side.path) == 1 and not side.many
+    )
+    served = {"id", "created_at", *of.leading, *of.computed}
+    return [] if served.intersection(names) else list(names)
+
+
+def _sides(part: rules.Node) -> Sequence[rules.Node]:
+    if isinstance(part, Comparison) and not part.operator.startswith("!"):
+        return (part.left, part.right)
+    return (part.value,) if isinstance(part, Membership) and not part.negated else ()
 
 
 def _unindexed(node: rules.Node) -> Iterator[JSONObject]:

@@ -26,6 +26,7 @@ from app.collections import (
     table,
     totals,
     trash,
+    trials,
     view_service,
     views,
 )
@@ -112,8 +113,15 @@ def plan(collection_id: str, proposal: Proposal) -> JSONObject:
         "plan_hash": change.plan_hash,
         "reverse": change.reverse,
         "data_lost": lost,
-        "warnings": change.warnings,
+        "warnings": [*change.warnings, *rule_warnings(change.new)],
     }
+
+
+def rule_warnings(definition: Definition) -> list[str]:
+    """What is odd in the rules of a definition, and in the rights of its fields."""
+    with definitions.override({definition.name.lower(): definition}):
+        found = trials.all_warnings(definition)
+    return [f"{one['field']}: {one['message']}" for one in found]
 
 
 def plan_change(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class Effect:
 
     changes: list[tuple[str, str, str]]
     records: list[Difference]
+    warnings: Sequence[JSONObject] = ()
 
 
 @page(RULES, role=SUPERADMIN)
@@ -78,9 +79,11 @@ def preview_rules(collection_id: str) -> Page:
     with versioned_cache.reloading():
         current, proposed = _compare(row, form)
         records = population.differences(current, proposed, None)
+        warnings = trials.all_warnings(proposed)
     form.values["version"] = str(current.version)  # the user sees the comparison with this version
     changed = [change for change in records if change.gained.count or change.lost.count]
-    return show_rules(collection_id, form, Effect(list(_changes(current, proposed)), changed))
+    effect = Effect(list(_changes(current, proposed)), changed, warnings)
+    return show_rules(collection_id, form, effect)
 
 
 @page(RULES, "POST", role=SUPERADMIN, form_page=show_rules)
@@ -103,11 +106,13 @@ def check_rule(collection_id: str, operation: str) -> str:
     text = checks.submitted()
     with versioned_cache.reloading():
         _, collection = load(collection_id)
-        problems = trials.rule_problems(text, trials.scope_for(collection.name, (), operation))
+        scope = trials.scope_for(collection.name, (), operation)
+        problems = trials.rule_problems(text, scope)
+        odd = [] if problems else trials.warnings_of_rule(text, scope, operation, collection)
     if not text:
         problems = [problem("rule", "required", str(rules_form.EXPRESSION_REQUIRED))]
     valid = gettext("Valid rule.")
-    return checks.verdict_of_expression(text, problems, valid, f"{operation}_rule")
+    return checks.verdict_of_expression(text, problems, valid, f"{operation}_rule", odd)
 
 
 def _compare(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:

@@ -18,6 +18,7 @@ from app.accounts import directory
 from app.auth.principal import rule_caller
 from app.collections import access as accesses
 from app.collections.access import Access
+from app.collections.definitions import PERSONS
 from app.collections.fields import Field
 from app.collections.fields.face import Face
 from app.collections.people import People
@@ -187,7 +188,10 @@ def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
 
 def _sort_key(access: Access, name: str) -> str:
     """What the head of a column sorts by: references by the field that names their records."""
-    target = access.definition.expanded(name) if name not in access.definition.lists else None
+    definition = access.definition
+    if name in definition.lists or not (name in definition.references or name in PERSONS):
+        return name
+    target = definition.expanded(name)
     if isinstance(target, People):
         shown = (
             directory.shown_fields(rule_caller(access.caller)) if access.caller.signed_in else ()

@@ -45,7 +45,11 @@ def submitted() -> str:
 
 
 def verdict_of_expression(
-    text: str, problems: Sequence[JSONMapping], valid: str, name: str | None = None
+    text: str,
+    problems: Sequence[JSONMapping],
+    valid: str,
+    name: str | None = None,
+    warnings: Sequence[JSONMapping] = (),
 ) -> str:
     position = problems[0].get("position") if problems else None
     shown = excerpt(text, position) if position is not None else None
@@ -56,6 +60,7 @@ def verdict_of_expression(
         messages=[problem["message"] for problem in problems],
         shown=shown,
         valid=valid,
+        warnings=[(one["message"], excerpt(text, one["position"])) for one in warnings],
     )
 
 

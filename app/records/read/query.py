@@ -387,4 +387,6 @@ def _key(access: Access, name: str, *, descending: bool = False, present: bool =
     if name in definition.computed and isinstance(column.type, sa.Text):
         column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    return Key.of(field.like, column, descending, nullable=nullable)
+    like = field.like
+    order = like.sort_expression(column) if like.has_order else column
+    return Key(like, name, like.rule_type, order, descending, nullable)
