@@ -104,7 +104,25 @@ def import_file(by: Caller) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("create", [create_one, create_batch, upsert, import_file])
+def do_operation(by: Caller) -> dict[str, Any]:
+    one = {"method": "POST", "collection": "orders", "body": {"title": "a"}}
+    answer = by.post("batch", {"operations": [one]})
+    assert answer.status_code == 200, answer.json
+    found: dict[str, Any] = answer.json["results"][0]["body"]
+    return found
+
+
+def import_by_key(by: Caller) -> dict[str, Any]:
+    rows = [{"title": "a", "number": "A-acme"}]
+    answer = by.post("records/orders/import?upsert=number", rows)
+    assert answer.status_code == 200, answer.json
+    found: dict[str, Any] = by.get("records/orders").json["items"][0]
+    return found
+
+
+@pytest.mark.parametrize(
+    "create", [create_one, create_batch, upsert, import_file, do_operation, import_by_key]
+)
 def test_created_record_has_what_handlers_set(
     orders: Cast, create: Callable[[Caller], dict[str, Any]]
 ) -> None:
@@ -217,6 +235,13 @@ def test_update_is_changed_and_refused(orders: Cast) -> None:
         items = [{"id": id, "data": {"title": "y"}} for id in ids["ids"]]
         answer = orders.bob.patch("records/orders/batch", {"records": items})
         assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(1, "closed")]
+        for method, body in (("PATCH", {"body": {"title": "y"}}), ("DELETE", {})):
+            some = [
+                {"method": method, "collection": "orders", "id": id, **body} for id in ids["ids"]
+            ]
+            details = orders.bob.post("batch", {"operations": some}).json["details"]
+            assert [(one["index"], one["code"]) for one in details] == [(1, "closed")]
+            assert details[0]["field"].startswith("operations[1]")
     assert orders.bob.get("records/orders").json["total"] == 2
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.clock import iso, now
 from app.records.transfer import imports
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 
 CODED = [
     {"name": "code", "type": "text", "unique": True},
@@ -205,6 +205,32 @@ def test_import_with_upsert_in_pieces(
         assert answer.json.items() >= counts.items(), answer.json
     assert stored(alice, "code", "n") == [(one["code"], one["n"]) for one in rows]
     assert send(alice, rows, "?upsert=code").json["unchanged"] == 20
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_same_file_finishes_an_import_that_ended_in_between(
+    alice: Caller, items: None, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    monkeypatch.setattr(imports, "MAX_VALUES", 30)
+    rows = [{"code": f"c{number:02}", "n": number} for number in range(20)]
+    store, stored_pieces = imports.Import._store, list[int]()
+
+    def ending(self: imports.Import, placed: Any) -> None:
+        if len(stored_pieces) == 3:
+            raise SystemExit
+        store(self, placed)
+        stored_pieces.append(len(placed))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(imports.Import, "_store", ending)
+        with pytest.raises(SystemExit):
+            send(alice, rows, "?upsert=code")
+    assert len(stored(alice, "code")) == sum(stored_pieces) > 0
+    again = send(alice, rows, "?upsert=code").json
+    assert again["unchanged"] == sum(stored_pieces)
+    assert stored(alice, "code", "n") == [(one["code"], one["n"]) for one in rows]
+    told = [one["record"]["code"] for one in changes_of_records(alice)]
+    assert sorted(told) == [one["code"] for one in rows]
 
 
 TEXT = "code,title\na,Müller… 5 €\n\nb,»x«\n,\n"

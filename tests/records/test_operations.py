@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from app.config import current
 from app.records import operations
@@ -358,3 +360,46 @@ def test_quota_counts_what_earlier_operations_made(cast: Cast, shop: None) -> No
     answer = send(cast.alice, *twice)
     assert (answer.status_code, answer.json["error"]) == (429, "quota_exceeded")
     assert send(cast.alice, *twice[:3]).status_code == 200
+
+
+REFERRING = st.sampled_from(["order.id", "order.title", "line.id", "line.order", "b.n", "x", ""])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | REFERRING.map(ref),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$ref", "a", "title", "order"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+COLLECTIONS = st.sampled_from(["orders", "lines", "LINES"])
+BODIES = st.dictionaries(
+    st.sampled_from(["title", "code", "data", "n", "order"]), ANYTHING, max_size=4
+)
+NAMED = {"as": st.sampled_from(["order", "line", "b"])}
+ON = {"collection": COLLECTIONS, "id": REFERRING.map(ref) | st.text(max_size=5)}
+CREATES = st.fixed_dictionaries(
+    {"method": st.just("POST"), "collection": COLLECTIONS, "body": BODIES}, optional=NAMED
+)
+CHANGES = st.fixed_dictionaries(
+    {"method": st.sampled_from(["PATCH", "PUT"]), **ON, "body": BODIES},
+    optional={**NAMED, "if_match": st.text(max_size=5)},
+)
+DELETIONS = st.fixed_dictionaries({"method": st.just("DELETE"), **ON})
+SENT = st.one_of(CREATES, CREATES, CHANGES, DELETIONS) | st.dictionaries(
+    st.sampled_from(["method", "collection", "id", "body", "as", "if_match"]), ANYTHING
+)
+
+
+@pytest.mark.long
+@given(sent=st.lists(SENT, max_size=6))
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_operations_are_an_error_of_the_service(
+    alice: Caller, shop: None, sent: list[dict[str, Any]]
+) -> None:
+    before = alice.get("records/lines").json["total"]
+    answer = send(alice, *sent)
+    assert answer.status_code in (200, 400, 403, 404, 409, 412, 413, 422), answer.json
+    if answer.status_code != 200:
+        assert alice.get("records/lines").json["total"] == before
+        for one in answer.json.get("details", ()):
+            assert one["field"].startswith(f"operations[{one['index']}]")

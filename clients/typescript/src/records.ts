@@ -80,6 +80,14 @@ export type RecordOperation<N, S extends Shape> = { collection: N } & (
   | { method: "DELETE"; id: string | Reference; if_match?: string }
 );
 
+export interface ImportOptions<N> extends Omit<WriteOptions, "ifMatch"> {
+  /** CSV, unless it says otherwise. */
+  mediaType?: string;
+  /** A unique field: records that have its value already are updated. */
+  upsert?: N;
+  dryRun?: boolean;
+}
+
 export interface AggregateOptions {
   /** Such as `count()` and `sum(price)`. */
   functions: string[];
@@ -210,6 +218,18 @@ export class Records<S extends Shape = AnyShape> {
   async deleteMany(ids: string[], options: WriteOptions = {}): Promise<void> {
     const params = { path: this.#all };
     await this.api.DELETE(BATCH, { params, body: { ids }, ...sent(options) });
+  }
+
+  /** Imports the records of a file, all or none; returns how many. */
+  async importFile(
+    file: Blob | string,
+    { mediaType = "text/csv", upsert, dryRun, headers, signal }: ImportOptions<Name<S["record"]>> = {},
+  ): Promise<Schemas["RecordImport"]> {
+    const params = { path: this.#all, query: { upsert, dry_run: dryRun } };
+    const body = file as unknown as Fields[];
+    const typed = { ...headers, "Content-Type": mediaType };
+    const options = { params, body, bodySerializer: () => file, headers: typed, signal };
+    return plain(await this.api.POST(`${ALL}/import`, options));
   }
 
   /** Returns counts, sums, averages, minima and maxima, by group. */

@@ -58,6 +58,16 @@ def test_python_client_batch_does_all_operations_or_none(atrium: ModuleType, cli
     assert [one["id"] for one in client.records("tasks").iterate()] == [made["body"]["id"]]
 
 
+def test_python_client_imports_file(atrium: ModuleType, client: Any) -> None:
+    tasks = client.records("tasks")
+    assert tasks.import_file(b"title;points\none;1\n", dry_run=True)["separator"] == ";"
+    assert tasks.import_file(b'[{"title": "one"}]', "application/json")["imported"] == 1
+    with pytest.raises(atrium.AtriumError) as error:
+        tasks.import_file(b"title\none\n", upsert="title")
+    assert error.value.details[0]["field"] == "upsert"
+    assert titles(tasks.iterate()) == ["one"]
+
+
 def test_python_client_list_filters_sorts_and_pages(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     tasks.create_many([{"title": f"t{number}", "points": number} for number in range(5)])

@@ -109,6 +109,15 @@ test("the caller can stop a request", async () => {
   await assert.rejects(articles.list({ signal }), { name: "AbortError" });
 });
 
+test("a file is imported, and updates by key", async () => {
+  const file = new Blob(["slug;title\nfile;first\n"]);
+  const made = await articles.importFile(file, { upsert: "slug" });
+  assert.deepEqual([made.created, made.updated, made.separator], [1, 0, ";"]);
+  const row = JSON.stringify([{ slug: "file", title: "second" }]);
+  const changed = await articles.importFile(row, { mediaType: "application/json", upsert: "slug" });
+  assert.deepEqual([changed.created, changed.updated], [0, 1]);
+});
+
 test("an export is read as a stream", async () => {
   await articles.createMany(Array.from({ length: 50 }, () => ({ title: "exported" })));
   const path = { collection };

@@ -136,6 +136,27 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         deleted: Sequence[str] = await self._batch("DELETE", {"ids": record_ids}, "deleted")
         return deleted
 
+    async def import_file(
+        self,
+        file: bytes,
+        media_type: str = "text/csv",
+        *,
+        upsert: str | None = None,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Import the records of a file, all or none; returns how many.
+
+        `upsert` names a unique field: records that have its value already are updated.
+        """
+        answer: Mapping[str, Any] = await self._session.json(
+            "POST",
+            f"{self._path}/import",
+            content=file,
+            headers={"Content-Type": media_type},
+            params=query(upsert=upsert, dry_run=dry_run),
+        )
+        return answer
+
     async def aggregate(
         self,
         *functions: str,
