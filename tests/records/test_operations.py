@@ -319,6 +319,38 @@ def test_operations_of_others_are_refused_as_single_requests(cast: Cast, shop: N
     assert titles(cast.charlie, "orders") == ["theirs"]
 
 
+def test_views_take_no_operations_and_the_trash_takes_deleted_records(
+    root: Caller, alice: Caller, shop: None
+) -> None:
+    view = {"name": "titles", "type": "view", "from": "lines", "fields": ["title"]}
+    view |= {"list_rule": "true", "view_rule": "true"}
+    assert root.post("collections", view).status_code == 201
+    fields = [{"name": "title", "type": "text"}]
+    make_collection(root, "notes", fields, options={"trash": {"days": 30}})
+    note = make_record(alice, "notes", title="a")["id"]
+    for refused in (post("titles", title="x"), on("DELETE", "titles", note)):
+        answer = send(alice, on("DELETE", "notes", note), refused)
+        assert (answer.status_code, answer.json["error"]) == (405, "view_read_only"), answer.json
+        assert told(answer) == [("operations[1]", "view_read_only")]
+    assert titles(alice, "notes") == ["a"]
+    assert send(alice, on("DELETE", "notes", note)).status_code == 200
+    assert titles(alice, "notes") == []
+    assert alice.post(f"records/notes/{note}/restore").status_code == 200
+
+
+def test_changes_of_lists_take_references(root: Caller, alice: Caller, shop: None) -> None:
+    lists = [{"name": "titles", "type": "text_list"}]
+    make_collection(root, "boards", lists)
+    board = make_record(alice, "boards", titles=["a"])["id"]
+    answer = send(
+        alice,
+        post("lines", "line", title="b"),
+        on("PATCH", "boards", board, titles={"$add": [ref("line.title")], "$remove": ["a"]}),
+    )
+    assert answer.status_code == 200, answer.json
+    assert answer.json["results"][1]["body"]["titles"] == ["b"]
+
+
 def test_scopes_of_a_key_hold_for_each_operation(app: Flask, alice: Caller, shop: None) -> None:
     scopes = {"orders": ["create", "view"], "lines": ["view"]}
     key = alice.post("api-keys", {"name": "k", "scopes": scopes}).json["key"]
