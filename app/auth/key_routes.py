@@ -315,7 +315,7 @@ def delete_api_key(key_id: str) -> Response:
 def _check_collections(scopes: Any) -> None:
     if not isinstance(scopes, dict) or key_scopes.is_older_form(scopes):  # which takes any name
         return
-    known = {one.name.lower() for one in definitions.get_all()}
+    known = {one.name.lower() for one in definitions.get_all(with_views=True)}
     problems = [
         problem("scopes", "unknown_collection", f"There is no collection {name[:80]}.")
         for name in scopes

@@ -42,7 +42,7 @@ from app.collections.people import People
 from app.db import versioned_cache
 from app.db.types import RawUtcDateTime, UtcDateTime
 from app.db.versioned_cache import Memo, VersionCheck
-from app.errors import NotFound
+from app.errors import BadRequest, NotFound
 from app.rules import (
     KEYWORDS,
     OPERATIONS,
@@ -480,6 +480,17 @@ class Definition:
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
 
 
+class NoRecordsOfItsOwn(BadRequest):
+    """What only collections of records have is asked of a view."""
+
+    error = "is_view"
+    message = "This collection is a view: it has no changes, history or files of its own."
+
+
+NO_CHANGES = (NoRecordsOfItsOwn.error, NoRecordsOfItsOwn.message)
+"""Code and message of a problem with a view that is to be listened to."""
+
+
 class ViewColumn(NamedTuple):
     """A column of a view: a name that leads from the records of `from`, or a function of one."""
 
@@ -555,8 +566,8 @@ class ViewDefinition(Definition):
 
     @cached_property
     def table(self) -> sa.Table:
-        """Nothing: what it reads depends on the caller (`access`)."""
-        raise LookupError(f"{self.name} is a view")
+        """None: what it reads depends on the caller (`access`). Raises NoRecordsOfItsOwn."""
+        raise NoRecordsOfItsOwn
 
     @cached_property
     def base(self) -> Definition:
@@ -784,6 +795,14 @@ def get(name: str) -> Definition:
     if definition is None:
         raise NotFound("There is no such collection.")
     return definition
+
+
+def is_view(name: str) -> bool:
+    """Whether there is a view with this name."""
+    try:
+        return get_current(name).view is not None
+    except NotFound:
+        return False
 
 
 def get_current(name: str) -> Definition:

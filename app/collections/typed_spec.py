@@ -42,7 +42,7 @@ SUMMARIES = {
 
 def add_collections(description: Spec, *, by: Principal) -> Spec:
     """Add schemas and paths of every collection that is open to the caller."""
-    for definition in definitions.get_all():
+    for definition in definitions.get_all(with_views=True):
         accesses_ = {
             operation: accesses.for_operation(by, definition, operation)
             for operation in OPERATIONS

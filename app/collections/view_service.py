@@ -130,7 +130,8 @@ def changed(
     old = definitions.from_row(row)
     if not isinstance(old, ViewDefinition):
         raise LookupError(f"{row.name} is no view")
-    view = views.stated(body, old.view if partial or not body.keys() & {*PARTS} else None)
+    kept = old.view if partial or not body.keys() & {*PARTS} else {"from": old.view["from"]}
+    view = views.stated(body, kept)
     name = body.get("name") or old.name
     if name.lower() == old.name.lower():
         name = old.name
@@ -146,8 +147,8 @@ def changed(
         for key, value in new.rules.items()
     }
     new = replace(new, schema=specs, view=view, rules=rules)
-    kept = {key: new.rules[key] for key in collections.RULES if key not in body}
-    normal = _rules({**kept, **body}, new, problems)
+    stated = {key: new.rules[key] for key in collections.RULES} | dict(body)
+    normal = _rules(stated, new, problems)
     new = replace(new, rules={**new.rules, **normal})
     gone = frozenset(old.declared.keys() - new.declared.keys())
     if gone and not problems:
@@ -206,7 +207,7 @@ def plan(collection_id: str, body: JSONMapping) -> JSONObject:
     """What a change of a view would do, as `updates.plan` says it. Changes nothing."""
     row = collections.find(collection_id)
     problems: list[JSONObject] = []
-    new = changed(row, body, problems, partial=False)
+    new = changed(row, body, problems, partial=True)
     if problems:
         raise InvalidValues(problems)
     old = definitions.from_row(row)

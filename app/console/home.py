@@ -147,7 +147,9 @@ def _account_context(caller: Principal) -> TemplateContext:
 
 def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
-    allowed = [(one.name, scope.allowed_operations(one)) for one in definitions.get_all()]
+    allowed = [
+        (one.name, scope.allowed_operations(one)) for one in definitions.get_all(with_views=True)
+    ]
     return [(name, of_operations(names)) for name, names in allowed if names]
 
 

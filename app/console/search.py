@@ -89,7 +89,9 @@ def _scope(listing: Listing) -> AccountScope | None:
 
 def _record_lists(scope: AccountScope) -> Sequence[Hit]:
     """The collections whose records the caller may list."""
-    opened = [one for one in definitions.get_all() if access.is_open(scope.by, one, "list")]
+    opened = [
+        one for one in definitions.get_all(with_views=True) if access.is_open(scope.by, one, "list")
+    ]
     return [
         Hit(one.name, "", url_for("console.show_records", name=one.name, **scope.url_args))
         for one in opened[:MAX_SUGGESTED]
@@ -155,7 +157,7 @@ def _accounts(text: str) -> Section:
 
 def _collections(text: str, scope: AccountScope | None) -> Section:
     superadmin, hits = guard.require_caller().is_superadmin, []
-    for collection in definitions.get_all():
+    for collection in definitions.get_all(with_views=True):
         if text.lower() not in collection.name.lower():
             continue
         if scope and access.is_open(scope.by, collection, "list"):

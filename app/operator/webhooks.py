@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from app import clock, crypto, db, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.principal import Principal
+from app.collections import definitions as collections
 from app.collections.models import Collection
 from app.collections.schema import COLLECTION_NAME
 from app.context import actor
@@ -120,6 +121,8 @@ def problems(body: Body, before: Body) -> list[JSONObject]:
         for name in names
         if not COLLECTION_NAME.fullmatch(name)
     ]
+    views = (name for name in names if collections.is_view(name))
+    found += [problem("collections", *collections.NO_CHANGES) for _ in views]
     wanted = types.expand(body.get("types", before.get("types")) or ())
     of_records = {one for one in wanted if one.startswith(f"{types.RECORDS}.")}
     if of_records and not names:

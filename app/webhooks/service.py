@@ -304,6 +304,8 @@ def check(body: Body) -> None:
     if "collection" in body and not COLLECTION_NAME.fullmatch(body["collection"]):
         message = "This is not a valid collection name."
         problems.append(problem("collection", "name_invalid", message))
+    elif "collection" in body and definitions.is_view(body["collection"]):
+        problems.append(problem("collection", *definitions.NO_CHANGES))
     if "url" in body:
         deadline = 0 if db.in_transaction() else None
         url_problem = client.url_problem(body["url"], delivery.rules(config.current()), deadline)

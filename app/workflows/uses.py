@@ -150,7 +150,7 @@ def _naming(
 
 
 def _collections() -> dict[str, Definition]:
-    return {one.name.lower(): one for one in definitions.get_all()}
+    return {one.name.lower(): one for one in definitions.get_all(with_views=True)}
 
 
 def _named_texts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -173,3 +174,92 @@ def test_view_is_ordered_behind_references_and_refers_to_records(
     assert found == [("Ann", ["three"], [2]), ("Ben", ["two"], [1])]
     refused = bob.get("records/summary?sort=customer.secret")
     assert problems(refused) == [("sort", "unknown_field")]
+
+
+PROBES = (
+    "records/summary?sort=inner",
+    "records/summary?sort=-salary",
+    "records/summary?sort=customer_secret",
+    "records/summary?filter=inner = 'x'",
+    "records/summary?filter=salary > 1",
+    "records/summary?filter=customer.secret = 'a'",
+    "records/summary?filter=customer_secret ~ 'a%'",
+    "records/summary?inner=x",
+    "records/summary?fields=inner,customer_secret",
+    "records/summary?sort=customer_name&limit=1",
+    "records/summary?sort=customer.secret",
+    "records/summary?cursor=&limit=1&sort=-customer_name",
+    "records/summary?cursor=&limit=1&sort=inner",
+    "records/summary?expand=customer,owner",
+    "records/summary/aggregate?functions=count(),sum(amount),min(inner)",
+    "records/summary/aggregate?functions=count(),sum(amount),max(title)&group_by=customer_name",
+    "records/summary/aggregate?functions=count()&group_by=inner",
+    "records/summary/export?format=csv",
+    "records/groups?sort=-sum_amount",
+    "records/groups?filter=count > 1",
+    "records/groups?sort=customer_name&cursor=&limit=1",
+    "records/groups?filter=max_inner = 'x'",
+    "records/groups?sort=max_inner",
+    "records/groups/aggregate?functions=count(),sum(count),max(sum_amount),min(max_inner)",
+    "records/groups/export?format=json",
+    "records/by_inner",
+    "records/by_inner/aggregate?functions=count()",
+    "records/by_salary?filter=count > 0",
+)
+
+
+def test_views_tell_nothing_of_what_is_hidden(
+    root: Caller, alice: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    """What a caller may not see is changed: not one answer is another one."""
+    own = "owner = @request.auth.id || title = 'three'"
+    tickets_id = root.get("collections/tickets").json["id"]
+    assert root.patch(f"collections/{tickets_id}", {"list_rule": own}).status_code == 200
+    rules = {"view_rule": "name = 'Ann' || @has_role(admin)"}
+    assert root.put("collections/customers/rules", rules).status_code == 200
+    fields = ["title", "amount", "customer", "customer.name", "customer.secret", "inner", "salary"]
+    make_view(root, fields=[*fields, "owner"])
+    aggregates = ["count()", "sum(amount)", "max(inner)", "sum(salary)"]
+    make_view(root, "groups", group_by=["customer.name"], aggregates=aggregates)
+    make_view(root, "by_inner", group_by=["inner"], aggregates=["count()"])
+    make_view(root, "by_salary", group_by=["salary"], aggregates=["count()"])
+    mine = make_record(
+        alice, "tickets", title="mine", owner=bob.id, customer=tickets[1]["customer"]
+    )
+    seen = (tickets[2]["id"], mine["id"])
+    for id in seen:  # a mask says that there is a value
+        assert alice.patch(f"records/tickets/{id}", {"salary": 1}).status_code == 200
+
+    def answers() -> list[tuple[str, int, str]]:
+        found = []
+        for path in (
+            *PROBES,
+            f"records/summary/{mine['id']}",
+            f"records/summary/{tickets[0]['id']}",
+        ):
+            answer = bob.get(path)
+            assert answer.status_code < 500
+            text = re.sub(r'"?(updated_at|next_cursor)"?[:,] *"[^"]*"', "", answer.text)
+            found.append((path, answer.status_code, re.sub(r"T[0-9:.]+Z", "", text)))
+        return found
+
+    before = answers()
+    assert [item["title"] for item in bob.get("records/summary").json["items"]] == ["mine", "three"]
+    groups = bob.get("records/groups").json["items"]
+    assert [(one["customer_name"], one["count"]) for one in groups] == [("Ann", 1), (None, 1)]
+    assert all("max_inner" not in one for one in groups)
+    assert bob.get("records/by_inner").json["error"] == "field_denied"
+    hidden = {"title": "hidden", "amount": 99, "inner": "zz", "salary": 1000}
+    for one in (tickets[0], tickets[1], tickets[3]):  # which bob may not list
+        assert alice.patch(f"records/tickets/{one['id']}", hidden).status_code == 200
+    make_record(alice, "tickets", **hidden, customer=tickets[0]["customer"], status="done")
+    assert alice.delete(f"records/tickets/{tickets[3]['id']}").status_code == 204
+    for id in seen:
+        changed = {"inner": "other", "salary": 5}
+        assert alice.patch(f"records/tickets/{id}", changed).status_code == 200
+    for id, values in (
+        (tickets[0]["customer"], {"secret": "y"}),
+        (tickets[1]["customer"], {"name": "Zoe", "secret": "z"}),
+    ):
+        assert alice.patch(f"records/customers/{id}", values).status_code == 200
+    assert answers() == before

@@ -67,7 +67,7 @@ def show_rules(
             completions=completions.of_rules(
                 [
                     access.for_operation(guard.require_caller(), one, "view")
-                    for one in (collection, *definitions.get_all())
+                    for one in (collection, *definitions.get_all(with_views=True))
                 ]
             ),
         )
@@ -166,7 +166,9 @@ def show_fragments(form: Form | None = None, effect: list[JSONObject] | None = N
             form.values |= {f"name_{n}": name, f"text_{n}": text}
     rows = sum(name.startswith("name_") for name in form.values)
     places = {
-        form[f"name_{n}"]: [*fragments.places_of(form[f"name_{n}"], definitions.get_all())]
+        form[f"name_{n}"]: [
+            *fragments.places_of(form[f"name_{n}"], definitions.get_all(with_views=True))
+        ]
         for n in range(rows)
         if form[f"name_{n}"]
     }

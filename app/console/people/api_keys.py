@@ -70,7 +70,9 @@ def show_keys(scope: AccountScope) -> str:
 def show_new_key(scope: AccountScope, form: Form | None = None) -> Page:
     form = form or Form({"access": FULL, "expires_in": NEVER})
     form.values["expires_in"] = form["expires_in"] or ON_DATE
-    names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
+    names = [
+        one.name for one in definitions.get_all(with_views=True) if scope.allowed_operations(one)
+    ]
     users = {"": gettext("You")}
     if scope.by.is_admin and scope.account is scope.by.home:
         found = owners.service_users(scope.account.id, forms.MAX_SELECTED)
@@ -184,7 +186,7 @@ def revoke_key(scope: AccountScope, key_id: str) -> BaseResponse:
 def _pairs(chosen: Sequence[str]) -> dict[str, list[str]] | None:
     """Scopes for checked boxes such as `tickets:list`. Raises InvalidValues."""
     pairs: dict[str, list[str]] = {}
-    known = {one.name for one in definitions.get_all()}
+    known = {one.name for one in definitions.get_all(with_views=True)}
     for name, _, operation in (one.partition(":") for one in dict.fromkeys(chosen)):
         if name not in known or operation not in OPERATIONS:
             message = gettext("There is no collection %(name)s.", name=name[:80])

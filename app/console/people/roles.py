@@ -126,7 +126,9 @@ class NamingCollection:
 
 
 def collections_naming(role: Role) -> list[NamingCollection]:
-    found = ((one, dict(_rules_naming(one, role.name))) for one in definitions.get_all())
+    found = (
+        (one, dict(_rules_naming(one, role.name))) for one in definitions.get_all(with_views=True)
+    )
     return [NamingCollection(collection, rules) for collection, rules in found if rules]
 
 
@@ -141,7 +143,7 @@ def rule_counts(roles: Sequence[Role]) -> dict[int, int]:
     """The number of rules that name each role."""
     about_roles = [
         rule
-        for collection in definitions.get_all()
+        for collection in definitions.get_all(with_views=True)
         for operation in OPERATIONS
         if ABOUT_ROLES.search(rule := collection.rule(operation) or "")
     ]

@@ -116,7 +116,8 @@ def readable_fields(access: Access) -> list[str]:
 def default_columns(access: Access) -> list[str]:
     """The columns that fit beside the name: short values first, long texts last."""
     named = name_field(access)
-    room = TABLE_ROOM - NAME_WIDTH - COLUMN_GAP - _column_width(access, "created_at")
+    last = [name for name in ("created_at",) if name in access.readable]
+    room = TABLE_ROOM - NAME_WIDTH - COLUMN_GAP - sum(_column_width(access, n) for n in last)
     chosen = []
     for name in sorted(
         readable_fields(access), key=lambda name: _column_rank(access.readable[name])
@@ -125,7 +126,7 @@ def default_columns(access: Access) -> list[str]:
         if name != named and width <= room:
             chosen.append(name)
             room -= width
-    return [*chosen, "created_at"]
+    return [*chosen, *(name for name in last if name not in chosen)]
 
 
 def _column_rank(field: Field) -> int:

@@ -97,8 +97,8 @@ def show_records_home() -> str | BaseResponse:
 )
 def show_record_collections(scope: AccountScope) -> str:
     """The collections with any operation allowed to the caller."""
-    allowed = {one: scope.allowed_operations(one) for one in definitions.get_all()}
-    listable = [one for one in allowed if _lists_all(scope, one)]
+    allowed = {one: scope.allowed_operations(one) for one in definitions.get_all(with_views=True)}
+    listable = [one for one in allowed if one.view is None and _lists_all(scope, one)]
     counts = totals.of_account(scope.account.id)
     limited = [names for names in allowed.values() if names and set(names) != set(OPERATIONS)]
     return render_template(
@@ -108,7 +108,9 @@ def show_record_collections(scope: AccountScope) -> str:
         counts={one.id: counts.get(one.id, 0) for one in listable},
         newest=_newest_times(scope, listable),
         hidden=", ".join(
-            one.name for one, names in allowed.items() if names and one not in listable
+            one.name
+            for one, names in allowed.items()
+            if names and one.view is None and one not in listable
         ),
         limited=bool(limited),
         listed=of_operations,
@@ -186,11 +188,12 @@ def _shown(
 ) -> TemplateContext:
     """The template variables for a caller who may list records."""
     # Before the records: the stream that follows from here on misses no change.
-    can_follow = scope.access(scope.collection, "view") is not None
+    is_view = scope.collection.view is not None
+    can_follow = not is_view and scope.access(scope.collection, "view") is not None
     newest_change = changes.newest_change(by=scope.by) if can_follow else None
     requested = display.requested_columns(access)
     listing = _load(scope, access, form, requested)
-    sort = listing.filters.get("sort", DEFAULT_SORT)
+    sort = listing.filters.get("sort", ",".join(scope.collection.default_sort))
     names = requested or display.default_columns(access)
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}
@@ -329,7 +332,9 @@ def query(
 ) -> tuple[dict[str, list[str]], datetime | None]:
     """The parameters of the list, and since when records are scanned. Raises InvalidValues."""
     params, since = {"filter": [form.build(access)], "sort": [sort]}, None
-    if not (filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)):
+    is_view = access.definition.view is not None  # what it reads has no newest ones of its own
+    is_quick = filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)
+    if not (is_quick or is_view):
         since = listing.scan_newest(partial(nth_newest_time, scope.collection, scope.account.id))
     return params, since
 

@@ -191,7 +191,7 @@ def follow_fields(event: events.FieldsRenamed) -> None:
         sa.or_(own, SavedView.filter.contains("."), sorted_behind, LOOKS)
     )
     with tenancy.across_accounts(), db.transaction() as session:
-        by_id = {one.id: one for one in definitions.get_all()}
+        by_id = {one.id: one for one in definitions.get_all(with_views=True)}
         for view in session.scalars(views.order_by(SavedView.account_id, SavedView.id)):
             is_own = view.collection_id == event.definition.id
             of = event.definition if is_own else by_id.get(view.collection_id)
@@ -213,7 +213,7 @@ def follow_fields(event: events.FieldsRenamed) -> None:
 def follow_collection(event: events.CollectionRenamed) -> None:
     """Let the filters of all accounts look at a collection by its new name."""
     with tenancy.across_accounts(), db.transaction() as session:
-        by_id = {one.id: one for one in definitions.get_all()}
+        by_id = {one.id: one for one in definitions.get_all(with_views=True)}
         renamed = definitions.get(event.name)
         old = dataclasses.replace(renamed, name=event.former)
         for view in session.scalars(sa.select(SavedView).where(LOOKS)):
@@ -227,7 +227,7 @@ def in_filters(name: Name) -> Iterator[Use]:
     columns = (SavedView.account_id, SavedView.id)
     about = names.about_callers(SavedView.filter)
     query = sa.select(*columns, SavedView.filter, SavedView.collection_id)
-    by_id = {one.id: one for one in definitions.get_all()}
+    by_id = {one.id: one for one in definitions.get_all(with_views=True)}
     rows = names.pages(query.where(about, *name.where(SavedView.account_id)), *columns)
     for account_id, id, text, collection_id in rows:
         names_role = expression_names.role_test(by_id.get(collection_id))

@@ -13,7 +13,7 @@ from app.collections import access as accesses
 from app.collections import definitions, people
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field, UserField
+from app.collections.fields import Field, UserField
 from app.collections.people import People
 from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
@@ -169,7 +169,7 @@ def _declared_names(collection: Definition) -> Iterator[KnownName]:
 
 
 def _system_names(collection: Definition) -> Iterator[KnownName]:
-    for name in SYSTEM_FIELDS:
+    for name in collection.system:
         yield KnownName(name, collection.scope.fields[name].value, None, gettext("of every record"))
 
 

@@ -150,6 +150,8 @@ def _record_rules(
         place, name = f"records[{index}]", str(given["collection"])
         try:
             definition = definitions.get_current(name)
+            if definition.view is not None:  # whose records are those that it reads
+                raise NotFound
         except NotFound:
             message = f"There is no collection {name[:60]}."
             problems.append(problem(f"{place}.collection", "invalid_reference", message))

@@ -242,6 +242,8 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
     """The caller's view of a collection. Raises Forbidden, Unauthorized, InvalidValues."""
     access = accesses.for_operation(caller, definition, "view")
     access.check_open()
+    if definition.view is not None:
+        raise definitions.NoRecordsOfItsOwn
     if not filter.strip():
         return View(access)
     try:

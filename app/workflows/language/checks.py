@@ -12,6 +12,7 @@ from email_validator import validate_email
 
 from app import db, rules
 from app.accounts import service as accounts
+from app.collections import definitions as collections
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME
 from app.config import current as current_settings
 from app.errors import problem
@@ -112,6 +113,8 @@ def event_problems(settings: Written, place: str, names: AvailableNames) -> list
         wrong = collection_problems(settings["collection"], f"{place}.collection")
         message = "Only events of records are of a collection."
         refused = [problem(f"{place}.collection", "unknown_field", message)]
+        if is_of_records and not wrong and collections.is_view(settings["collection"]):
+            wrong = [problem(f"{place}.collection", *collections.NO_CHANGES)]
         found += wrong if is_of_records else refused
     if settings.get("condition") is not None:
         names = event_names(settings, names)
