@@ -14,6 +14,7 @@ from app.types import JSONMapping
 from app.workflows.models import INSTANCES, LOGS, SUBSCRIPTIONS, VERSIONS, Workflow
 
 BATCH_SIZE = 500
+MAX_LOGS = 5000  # deleted in one transaction
 
 
 @jobs.job("workflows.remove")
@@ -74,8 +75,12 @@ def _remove_instances(*conditions: Any) -> None:
             if not rows:
                 return
             account_id, ids = rows[0].account_id, [row.id for row in rows]
+            of_instances = (LOGS.c.account_id == account_id, LOGS.c.instance_id.in_(ids))
+            some = sa.select(LOGS.c.id).where(*of_instances).limit(MAX_LOGS).scalar_subquery()
+            logs = sa.delete(LOGS).where(LOGS.c.account_id == account_id, LOGS.c.id.in_(some))
+            if session.execute(logs).rowcount == MAX_LOGS:  # others may write in between
+                continue
             for table, column in (
-                (LOGS, LOGS.c.instance_id),
                 (SUBSCRIPTIONS, SUBSCRIPTIONS.c.instance_id),
                 (INSTANCES, INSTANCES.c.id),
             ):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.records import store
 from app.workflows.engine import for_each, run
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.workflows.running import (
@@ -45,7 +46,7 @@ COUNT = update(n="{{ item.n + 1 }}")
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(for_each, "PAGE_SIZE", 3)
+    monkeypatch.setattr(for_each, "PAGE_SIZES", (3, 1))
 
 
 @pytest.fixture
@@ -263,6 +264,27 @@ def test_for_each_stops_after_seven_days_until_it_is_resumed(
     work(app)
     assert instance(alice, found["id"])["status"] == "completed"
     assert numbers(alice) == list(range(1, 9))
+
+
+def test_for_each_reads_large_records_one_by_one(
+    app: Flask, alice: Caller, posts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [make_record(alice, title="x" * 500, n=n) for n in (8, 9)]
+    monkeypatch.setattr(store, "LARGEST_ANSWER", 1000)
+    found = ran(app, alice, make_workflow(alice, [walk(COUNT)]))
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    monkeypatch.undo()
+    assert numbers(alice) == list(range(1, 11))
+    monkeypatch.setattr(for_each, "MAX_RECORD_BYTES", 600)
+    found = ran(app, alice, make_workflow(alice, [walk(COUNT)]))
+    assert (found["status"], found["current_step"]) == ("failed", "walk")
+    assert large[0]["id"] in found["error_message"]
+    assert found["progress"]["done"] == 8
+    found = ran(app, alice, make_workflow(alice, [walk(COUNT, on_error="continue")]))
+    told = outputs(found)["walk"]
+    assert (told["count"], told["failed"]) == (10, 2)
+    assert [one["id"] for one in told["errors"]] == [one["id"] for one in large]
+    assert numbers(alice) == [*range(3, 11), 9, 10]
 
 
 FAULTS: list[tuple[dict[str, Any], dict[str, str]]] = [

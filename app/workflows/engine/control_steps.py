@@ -23,11 +23,12 @@ from app.records.store.reads import ListQuery
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.workflows.engine import event_waits, for_each
-from app.workflows.engine.position import Place
+from app.workflows.engine.position import MAX_ERRORS, Place
 from app.workflows.language import definition, expressions
 from app.workflows.language.definition import (
     ACTION,
     CONDITION,
+    CONTINUE,
     FOR_EACH,
     LOOP,
     PARALLEL,
@@ -130,6 +131,13 @@ def _for_each(run: Any, place: Place) -> Outcome:
     if for_each.is_out_of_steps(run.account_id):
         raise Failed(for_each.NO_STEPS)
     for_each.read_page(run, place)
+    while id := for_each.take_large(run, place):
+        message = for_each.TOO_LARGE.format(id, for_each.MAX_RECORD_BYTES)
+        if place.step.settings.get("on_error") != CONTINUE:
+            raise Failed(message)
+        inner["failed"] += 1
+        error = {"id": id, "step": place.step.name, "error": message}
+        inner["errors"] = [*inner["errors"], error][:MAX_ERRORS]
     if run.position.advance(place.frames):
         return Outcome(entered=True)
     shown = {name: inner[name] for name in ("collection", "filter", "sort")}

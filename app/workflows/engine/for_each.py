@@ -17,7 +17,7 @@ import orjson
 from app.accounts.usage import models, quotas
 from app.audit.security_log import reads
 from app.db.versioned_cache import Stale
-from app.errors import AppError
+from app.errors import AnswerTooLarge, AppError
 from app.records import service as records
 from app.records.service import Following
 from app.records.store.reads import ListQuery
@@ -25,13 +25,15 @@ from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.workflows.engine.position import Place
 
-PAGE_SIZE = 100
+PAGE_SIZES = (100, 10, 1)  # smaller ones where records are large
+MAX_RECORD_BYTES = 100 * 2**10
 MAX_PAGES = 10  # of nested and parallel ones
 MAX_PAGE_SECONDS = 10  # that a page is used; then rules and filter are asked again
 MAX_COUNTED = 1_000_000
 MAX_DURATION = timedelta(days=7)
 MAX_STEPS_PER_RECORD = 1000
 DEFAULT_SORT = "id"
+TOO_LARGE = "The record {} is larger than {} bytes."
 TOO_LONG = f"Stopped after {MAX_DURATION.days} days. Resume the instance to go on."
 NO_STEPS = "The account has used up its quota of workflow_steps. Resume the instance later."
 
@@ -75,14 +77,32 @@ def read_page(run: Any, place: Place) -> None:
     """Read the next records ahead."""
     inner = place.spot["inner"]
     parameters = {"filter": [inner["filter"]], "sort": [inner["sort"]]}
-    query = ListQuery(parameters=parameters, limit=PAGE_SIZE)
-    with reads.by_path("workflow"):
-        found = records.following(inner["collection"], query, inner["after"], by=run.owner())
+    found, by = list[Following](), run.owner()
+    for size in PAGE_SIZES:
+        query = ListQuery(parameters=parameters, limit=size)
+        try:
+            with reads.by_path("workflow"):
+                found = records.following(inner["collection"], query, inner["after"], by=by)
+            break
+        except AnswerTooLarge:
+            if size == PAGE_SIZES[-1]:
+                raise
     positions = [inner["after"], *(one.position for one in found)]
     by_position = dict(zip(map(_key, positions), found, strict=False))
     if len(run.pages) >= MAX_PAGES:
         run.pages.clear()
     run.pages[place.path] = Page(time.monotonic(), by_position)
+
+
+def take_large(run: Any, place: Place) -> str | None:
+    """The id of the next record if no position can hold it, which is then behind; else None."""
+    inner = place.spot["inner"]
+    found = run.pages[place.path].records.get(_key(inner["after"]))
+    if found is None or _size(found) <= MAX_RECORD_BYTES:
+        return None
+    inner["after"] = found.position
+    inner["index"] += 1
+    return str(found.record["id"])
 
 
 def next_record(run: Any, place: Place) -> tuple[object, Sequence[object]] | None:
@@ -91,6 +111,8 @@ def next_record(run: Any, place: Place) -> tuple[object, Sequence[object]] | Non
     if page is None or time.monotonic() - page.read_at > MAX_PAGE_SECONDS:
         return None
     found = page.records.get(_key(inner["after"]))
+    if found is not None and _size(found) > MAX_RECORD_BYTES:
+        return None
     try:
         if found is None or not records.is_current(inner["collection"], found, by=run.owner()):
             return None
@@ -108,6 +130,10 @@ def output(inner: JSONMapping) -> JSONObject:
 def is_out_of_steps(account_id: str) -> bool:
     """Whether the account's quota of steps is used up."""
     return quotas.is_used_up(account_id, models.STEPS)
+
+
+def _size(found: Following) -> int:
+    return len(serialization.dumps_text(found.record))
 
 
 def _key(position: Sequence[object]) -> bytes:
