@@ -164,6 +164,13 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
     alice.post("auth/login", {"account": alice.slug, "email": alice.email, "password": "wrong"})
     flow = running.make_workflow(alice, [running.create("one")], {"type": "webhook"}, name="token")
     assert alice.post(f"workflow-webhooks/{flow['trigger']['token']}").status_code == 202
+    mail = {"to": [{"role": "admin"}, {"user": alice.id}], "subject": "s", "body": "b"}
+    steps = [running.create("copy"), running.action("mail", "send_email", **mail)]
+    walk = {"name": "walk", "type": "for_each", "collection": "posts", "steps": steps}
+    counted = {"collection": "posts", "functions": "count()", "group_by": "title"}
+    sums = running.action("sums", "aggregate_records", **counted)
+    walked = running.ran(app, alice, running.make_workflow(alice, [walk, sums], name="walk"))
+    assert walked["status"] == "completed", walked["error_message"]
     alice.delete(f"groups/{known['group_id']}")
     delivering.deliver(app)
     with app.app_context():

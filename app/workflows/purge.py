@@ -78,7 +78,7 @@ def _remove_instances(*conditions: Any) -> None:
             of_instances = (LOGS.c.account_id == account_id, LOGS.c.instance_id.in_(ids))
             some = sa.select(LOGS.c.id).where(*of_instances).limit(MAX_LOGS).scalar_subquery()
             logs = sa.delete(LOGS).where(LOGS.c.account_id == account_id, LOGS.c.id.in_(some))
-            if session.execute(logs).rowcount == MAX_LOGS:  # others may write in between
+            if db.connection().execute(logs).rowcount == MAX_LOGS:  # others may write in between
                 continue
             for table, column in (
                 (SUBSCRIPTIONS, SUBSCRIPTIONS.c.instance_id),
