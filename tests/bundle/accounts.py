@@ -30,6 +30,8 @@ POSTS: list[dict[str, Any]] = [
     {"name": "title", "type": "text"},
     {"name": "views", "type": "number"},
     {"name": "price", "type": "number"},
+    {"name": "amount", "type": "decimal", "unique": True},
+    {"name": "labels", "type": "text_list"},
     {"name": "published", "type": "boolean"},
     {"name": "at", "type": "datetime"},
     {"name": "meta", "type": "json"},
@@ -69,6 +71,8 @@ def furnish(cast: Cast) -> None:
             title="first",
             views=2**53 + 1,
             price=0.1,
+            amount="-12.50",
+            labels=["hot", caller.id],
             published=True,
             at="2026-11-26T12:00:00.123456Z",
             meta={"b": [1, 1.0, None], "a": "ü"},
@@ -78,7 +82,7 @@ def furnish(cast: Cast) -> None:
             readers=[caller.id],
             authors=[author["id"]],
         )
-        second = make_record(caller, "posts", title="second", views=None, parent=first["id"])
+        second = make_record(caller, "posts", title="second", amount=7, parent=first["id"])
         caller.patch(f"records/authors/{author['id']}", {"best": second["id"]})
         headers = {"X-Token": "secret header"}
         hook = {"url": "https://example.com/hook", "collection": "posts", "events": ["create"]}

@@ -1354,3 +1354,39 @@ def test_console_list_of_people_is_edited_and_shown_by_name(
         shown = re.sub(r"<[^>]*>", "", page)
         assert people in shown
         assert cast.bob.id[-8:] not in shown
+
+
+def test_console_record_form_takes_decimals_and_texts_in_lines(cast: Cast, admin: Browser) -> None:
+    amount = {"name": "amount", "type": "decimal", "options": {"min": "-99"}}
+    labels = {"name": "labels", "type": "text_list", "options": {"max_length": 9}}
+    make_collection(cast.root, schema=[{"name": "title", "type": "text"}, amount, labels])
+    new = place(cast, "/posts/new")
+    wrong = {"f_title": "a", "f_amount": "1,5", "add_labels": "0123456789\r\nok", "do": "save"}
+    page = admin.send(new, **form_of(admin.get(new).text) | wrong).text
+    assert "such as &#34;12.50&#34;" in page
+    assert "at most 9 characters" in page
+    typed = {
+        "f_title": "a",
+        "f_amount": "-12.5",
+        "add_labels": "hot\r\n <b> \r\n\r\nhot",
+        "do": "save",
+    }
+    page = admin.done(new, **form_of(admin.get(new).text) | typed)
+    (record,) = cast.alice.get("records/posts").json["items"]
+    assert (record["amount"], record["labels"]) == ("-12.50", ["hot", "<b>"])
+    path = place(cast, f"/posts/{record['id']}")
+    sent = form_of(page)
+    assert (sent["f_amount"], sent["f_labels"]) == ("-12.50", ["hot", "<b>"])
+    assert "No changes." in admin.done(path, **sent, do="save")
+    sent = form_of(admin.get(path).text) | {"f_labels": ["<b>"], "add_labels": "new", "do": "save"}
+    assert "The record is saved." in admin.done(path, **sent)
+    (record,) = cast.alice.get("records/posts").json["items"]
+    assert record["labels"] == ["<b>", "new"]
+    make_record(cast.alice, title="b", amount="3", labels=["other"])
+    for query, expected in (
+        ({"field_0": "labels", "op_0": "contains", "value_0": "new"}, ["a"]),
+        ({"field_0": "amount", "op_0": ">", "value_0": "2.999"}, ["b"]),
+        ({"field_0": "amount", "op_0": "=", "value_0": "-12.5"}, ["a"]),
+        ({"sort": "-amount"}, ["b", "a"]),
+    ):
+        assert titles(admin.get(place(cast, f"/posts?{urlencode(query)}")).text) == expected

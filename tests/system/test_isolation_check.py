@@ -43,6 +43,8 @@ EVERY_TYPE = [
     {"name": "more", "type": "json"},
     {"name": "state", "type": "select", "options": {"choices": ["one", "other"]}},
     {"name": "tags", "type": "multi_select", "options": {"choices": ["one", "other"]}},
+    {"name": "amount", "type": "decimal", "options": {"precision": 38}},
+    {"name": "labels", "type": "text_list"},
     {"name": "twice", "type": "computed", "expression": "price * 2", "return_type": "number"},
 ]
 

@@ -253,3 +253,30 @@ def test_hook_concurrent_changes_all_stay(
     found = alice.get(path).json
     assert (found["name"], found["condition"]) == ("new", "trigger.go = true")
     assert found["actions"] == [copy("b")]
+
+
+def test_hook_conditions_compare_decimals_and_its_steps_change_lists(
+    app: Flask, cast: Cast
+) -> None:
+    fields = [
+        {"name": "amount", "type": "decimal"},
+        {"name": "tags", "type": "text_list"},
+        {"name": "seen", "type": "user", "multiple": True},
+    ]
+    make_collection(cast.root, schema=fields)
+    change = {"tags": {"$add": ["{{ trigger.record.amount }}", "high"], "$remove": ["new"]}}
+    change["seen"] = {"$add": [cast.bob.id]}
+    update = {"collection": "posts", "record_id": "{{ trigger.record.id }}", "data": change}
+    trigger = {**ON_CREATE, "condition": "amount > 100.01"}
+    step = {"type": "update_record", "config": update}
+    make_hook(cast.alice, trigger, step, condition="decimal(trigger.record.amount) < 1000")
+    for amount in ("100.01", "100.02", "1000.00"):
+        make_record(cast.alice, amount=amount, tags=["new", "old"], seen=[cast.alice.id])
+    work(app)
+    found = cast.alice.get("records/posts?sort=amount").json["items"]
+    assert [one["tags"] for one in found] == [
+        ["new", "old"],
+        ["old", "100.02", "high"],
+        ["new", "old"],
+    ]
+    assert found[1]["seen"] == [cast.alice.id, cast.bob.id]

@@ -20,6 +20,8 @@ FIELDS = [
     {"name": "points", "type": "number", "options": {"integer": True}},
     {"name": "price", "type": "number"},
     {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
+    {"name": "amount", "type": "decimal"},
+    {"name": "labels", "type": "text_list"},
     {"name": "extra", "type": "json"},
     {"name": "cover", "type": "file"},
     {"name": "parent", "type": "reference", "collection": "open_tasks"},
@@ -40,6 +42,9 @@ def synchronous(client: Client) -> None:
     new: OpenTasksCreate = {"title": "x", "state": "open", "tags": ["a"]}
     task = tasks.create(new)
     points: int | None = task["points"]
+    amount: str | None = task["amount"]
+    labels: list[str] = task["labels"] or []
+    tasks.update(task["id"], {"amount": 7, "labels": {"$add": [*labels, amount]}})
     cover = client.files.upload(b"x")
     tasks.replace(task["id"], {"title": "x", "points": points, "cover": cover["id"]})
     first = Collections(client).log.list().items[0]
@@ -54,6 +59,8 @@ WRONG = {
     'tasks.create({"state": "open"})': 'Missing key "title"',
     'tasks.create({"title": 1})': "Incompatible types",
     'tasks.create({"title": "x", "state": "odd"})': "Incompatible types",
+    'tasks.create({"title": "x", "amount": 1.5})': "Incompatible types",
+    'tasks.create({"title": "x", "labels": "a"})': "Incompatible types",
     'tasks.create({"title": "x", "loud": "X"})': 'Extra key "loud"',
     'tasks.update("1", {"titel": "x"})': 'Extra key "titel"',
     'tasks.get("1")["titel"]': 'no key "titel"',
