@@ -13,6 +13,7 @@ from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.indexes import MAX_FIELDS, MAX_INDEXES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
+from app.collections.trash import MAX_DAYS
 from app.types import JSONObject
 from app.web import fields
 from app.web.fields import doc
@@ -124,7 +125,6 @@ def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition, **limits: 
     return ma.fields.List(item, data_key="fields", attribute="fields", metadata=metadata)
 
 
-MAX_TRASH_DAYS = 3650
 NAME_PATTERN = {"pattern": f"^{COLLECTION_NAME.pattern}$"}
 
 
@@ -186,7 +186,7 @@ class WithSchema(Schema):
 class TrashOptions(Schema):
     """The trash of a collection."""
 
-    days = fields.Integer(1, MAX_TRASH_DAYS, required=True)
+    days = fields.Integer(1, MAX_DAYS, required=True)
 
 
 class CollectionOptions(Schema):

@@ -30,6 +30,7 @@ from app.errors import problem
 from app.rules import Type
 from app.types import JSONMapping, JSONObject, cached_property
 
+MAX_DAYS = 3650
 TRASH: Any = TrashedRecord.__table__
 OWN = {
     "deleted_at": DatetimeField("deleted_at"),

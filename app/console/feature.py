@@ -9,7 +9,7 @@ from app.web.feature import Feature, Routes
 
 PAGES = {
     "people": "api_keys groups operator_keys users person_export profile roles second_factors team",
-    "records": "bulk file_previews files listing pages row_pages",
+    "records": "bulk file_previews files listing pages row_pages trash",
     "automation": "deliveries webhooks workflow_instances workflow_steps workflows",
     "collections": "api_examples listing explain manifest rules schemas",
     "admin": (

@@ -66,11 +66,14 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)
     builders.make_collection(cast.root, "closed", list_rule=None)
-    books = builders.make_collection(cast.root, "books", BOOKS)["id"]
+    trash = {"trash": {"days": 30}}
+    books = builders.make_collection(cast.root, "books", BOOKS, options=trash)["id"]
     first = builders.make_record(alice, "books", title=HOSTILE)
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
     second |= {"site": f"https://books.example/{LONG}"}
     record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
+    gone = builders.make_record(alice, "books", title=f"{LONG}?")["id"]
+    alice.delete(f"records/books/{gone}")
     builders.make_record(charlie, title=STRANGE)
     builders.make_collection(cast.root, "scans", SCANS)
     sent = {

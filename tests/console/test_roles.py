@@ -31,7 +31,7 @@ OF_MEMBERS = """
     show_condition check_filter show_new_record create_record show_record change_record
     delete_record revive_record show_history restore_record export_records show_import
     import_records open_selection delete_selection restore_selection edit_selection
-    show_options show_file upload_file
+    show_options show_file upload_file show_trash take_back purge_record
 """
 
 

@@ -23,6 +23,7 @@ OPERATIONS = {
     "reorder_fields": lazy_gettext("new order"),
     "add_index": lazy_gettext("new index"),
     "remove_index": lazy_gettext("removed index"),
+    "discard_trash": lazy_gettext("no trash any more"),
 }
 NAMES = {"mask_type": MASK_NAMES, "on_delete": ON_DELETE_NAMES}
 
@@ -54,7 +55,7 @@ def changes(operations: Iterable[JSONMapping], specs: Sequence[JSONMapping]) -> 
         elif key is None:
             yield Change(what, str(OPERATIONS[name]), "", "")
         else:
-            texts = (_text(key, one["before"]), _text(key, one["after"]))
+            texts = (_text(key, one.get("before")), _text(key, one.get("after")))
             yield Change(what, str(OPERATIONS.get(name) or LABELS.get(key, key)), *texts)
 
 
@@ -92,6 +93,8 @@ def _text(key: str, value: object) -> str:
         return gettext("none")
     if isinstance(value, bool):
         return gettext("yes") if value else gettext("no")
+    if key == "trash" and isinstance(value, dict):
+        return str(value["days"])
     if key in NAMES:
         return str(NAMES[key][str(value)])
     if key == "default" and isinstance(value, dict) and [*value] == ["expression"]:

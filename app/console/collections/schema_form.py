@@ -26,6 +26,7 @@ from app.collections.fields import (
 )
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
+from app.collections.trash import MAX_DAYS
 from app.console.shell import forms, names
 from app.console.shell.forms import Form, show_errors_in
 from app.errors import AppError, Conflict, InvalidValues, problem
@@ -93,6 +94,7 @@ LABELS = {
     "min": lazy_gettext("minimum"),
     "max": lazy_gettext("maximum"),
     "require_signature": lazy_gettext("electronic signature"),
+    "trash": lazy_gettext("days in the trash"),
 }
 MASK_NAMES = {
     "full": lazy_gettext("All of it"),
@@ -111,6 +113,7 @@ ON_DELETE_NAMES = {
 OTHER_LABELS = {
     "collection_name": lazy_gettext("Name of the collection"),
     "indexes": lazy_gettext("Indexes"),
+    "trash_days": lazy_gettext("Trash"),
 }
 # Problems whose message speaks of the API's properties.
 MESSAGES = {
@@ -237,7 +240,7 @@ class SchemaForm(Form):
     def error_list(self) -> list[tuple[str, str]]:
         """The inputs with errors in the order of the page, each with its place and messages."""
         rows = [name for n in self.order for name in self.faults(n)]
-        first, last = (["collection_name"], ["indexes"])
+        first, last = (["collection_name"], ["indexes", "trash_days"])
         known = [name for name in (*first, *rows, *last) if name in self.errors]
         return [(name, f"{self._place(name)}: {' '.join(self.errors[name])}") for name in known]
 
@@ -266,8 +269,15 @@ class SchemaForm(Form):
         if self.unparsed:
             raise InvalidValues(self.unparsed)
 
-    def options(self) -> dict[str, bool]:
-        return {"require_signature": bool(self["require_signature"])}
+    def options(self) -> JSONObject:
+        """The options of the collection. Raises InvalidValues."""
+        days, trash = self["trash_days"], None
+        if days:
+            if not (days.isascii() and days.isdigit() and 1 <= int(days) <= MAX_DAYS):
+                message = f"Must be a whole number from 1 to {MAX_DAYS}."
+                raise InvalidValues([problem("trash_days", "out_of_range", message)])
+            trash = {"days": int(days)}
+        return {"require_signature": bool(self["require_signature"]), "trash": trash}
 
     def indexes(self) -> list[JSONObject]:
         return parse_indexes(self["indexes"])
@@ -452,6 +462,8 @@ def from_collection(row: Collection) -> SchemaForm:
     values = {"version": str(row.version), "collection_name": row.name}
     form = SchemaForm(values, existing=row.schema, rows=len(row.schema) + 1)
     form.values["require_signature"] = "true" if row.options.get("require_signature") else ""
+    trash = row.options.get("trash")
+    form.values["trash_days"] = str(trash["days"]) if trash else ""
     form.values["indexes"] = render_indexes(row.indexes)
     for n, spec in enumerate(row.schema):
         for key in INPUTS:
@@ -478,7 +490,7 @@ def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
     sent_rows = forms.row_count(request.form.get("rows", ""), LONGEST_SCHEMA)
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
     single = ("collection_name", "version", "planned", "require_signature", "indexes", "order")
-    values = {key: _text(key) for key in single}
+    values = {key: _text(key) for key in (*single, "trash_days")}
     values["order"] = values["order"][: 4 * LONGEST_SCHEMA]
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
     for n, spec in enumerate(existing[:rows]):

@@ -203,11 +203,12 @@ def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
             "operation": "change_options",
             "field": row.name,
             "property": name,
-            "before": bool(row.options.get(name)),
+            "before": before,
             "after": after,
         }
         for name, after in form.options().items()
-        if after != bool(row.options.get(name))
+        for before in [row.options.get(name, False if after in (True, False) else None)]
+        if after != before
     ]
     return {**plan, "operations": [*plan["operations"], *changed]}
 

@@ -170,9 +170,13 @@ def parse_trash(
     definition: Definition, parameters: Mapping[str, Sequence[str]], limit: int, by: Principal
 ) -> Query:
     """The parameters of a list of the trash: of what the caller may list, and delete."""
-    trash, parameters = trash_of(definition), {**parameters}
-    if parameters.pop("trash")[-1:] != ["true"]:
-        raise InvalidValues([problem("trash", "invalid_option", "It is true, or left out.")])
+    parameters = {**parameters}
+    wanted = parameters.pop("trash")[-1:]
+    if wanted == ["false"]:
+        return parse(accesses.for_operation(by, definition, "list"), parameters, limit)
+    if wanted != ["true"]:
+        raise InvalidValues([problem("trash", "invalid_option", "Must be true or false.")])
+    trash = trash_of(definition)
     parsed = parse(accesses.for_operation(by, trash, "list"), parameters, limit)
     deleting = accesses.for_operation(by, trash, "delete")
     rule = sa.true() if deleting.where is None else deleting.where

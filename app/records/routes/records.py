@@ -230,7 +230,7 @@ IF_NONE_MATCH = {
 TRASH = {
     "in": "query",
     "name": "trash",
-    "schema": {"type": "boolean", "enum": [True]},
+    "schema": {"type": "boolean"},
     "description": "The records in the trash, where the collection has one (`options.trash`): those"
     " that the list rule and the delete rule admit, with `deleted_at` and `deleted_by`, which"
     " filter and sort, too.",

@@ -49,6 +49,8 @@ export interface ListOptions<R, K extends Name<R>> extends ReadOptions<R, K> {
   sort?: Sorting<R> | Sorting<R>[];
   /** Up to 100. */
   limit?: number;
+  /** Whether to list the records in the trash. */
+  trash?: boolean;
 }
 
 export interface PageOptions<R, K extends Name<R>> extends ListOptions<R, K> {
@@ -146,6 +148,7 @@ export class Records<S extends Shape = AnyShape> {
       cursor: options.cursor,
       cursor_before: options.cursorBefore,
       include_total: options.includeTotal,
+      trash: options.trash,
     };
     const params = { path: this.#all, query };
     return plain(await this.api.GET(ALL, { params, signal: options.signal }));
@@ -180,8 +183,13 @@ export class Records<S extends Shape = AnyShape> {
     return tagged(await this.api.PUT(ONE, { params, body: fieldsOf(data), ...sent(options) }));
   }
 
-  async delete(id: string, options: WriteOptions = {}): Promise<void> {
-    await this.api.DELETE(ONE, { params: { path: this.#one(id) }, ...sent(options) });
+  /** Deletes a record; `permanently` passes by the trash, or deletes what is there. */
+  async delete(
+    id: string,
+    { permanently, ...options }: WriteOptions & { permanently?: boolean } = {},
+  ): Promise<void> {
+    const params = { path: this.#one(id), query: { permanently } };
+    await this.api.DELETE(ONE, { params, ...sent(options) });
   }
 
   /** Creates all or none; returns the records. */
@@ -255,8 +263,8 @@ export class Records<S extends Shape = AnyShape> {
     return plain(await this.api.GET(`${ONE}/history`, { params, signal }));
   }
 
-  /** Writes the record's state at an entry of its history; returns the record. */
-  async restore(id: string, auditId: number, options: WriteOptions = {}): Promise<S["record"]> {
+  /** Writes the record's state at an entry of its history, or brings it back from the trash. */
+  async restore(id: string, auditId?: number, options: WriteOptions = {}): Promise<S["record"]> {
     const params = { path: this.#one(id) };
     const body = { audit_id: auditId };
     return tagged(await this.api.POST(`${ONE}/restore`, { params, body, ...sent(options) }));

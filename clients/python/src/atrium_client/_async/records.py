@@ -64,10 +64,12 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         page_size: int = 100,
         total: bool = True,
         file_links: int | None = None,
+        trash: bool = False,
     ) -> Page[ItemT]:
-        """Return a page of records."""
+        """Return a page of records, or of those in the trash."""
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, page=page)
         params |= query(page_size=page_size, include_total=total, file_links=file_links)
+        params |= query(trash=trash or None)
         return page_of(await self._session.json("GET", self._path, params=params))
 
     async def iterate(
@@ -79,10 +81,11 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         expand: Names = (),
         page_size: int = 100,
         file_links: int | None = None,
+        trash: bool = False,
     ) -> AsyncIterator[ItemT]:
-        """Yield all records, page by page as they are needed."""
+        """Yield all records, or those in the trash, page by page as they are needed."""
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, limit=page_size)
-        params |= query(file_links=file_links)
+        params |= query(file_links=file_links, trash=trash or None)
         cursor: str | None = ""
         while cursor is not None:
             paged = {**params, "cursor": cursor}
@@ -107,9 +110,13 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         """Replace a record; absent fields take their default."""
         return await self._write("PUT", record_id, record, if_match)
 
-    async def delete(self, record_id: str, *, if_match: Expected = None) -> None:
-        """Delete a record."""
-        await self._session.request("DELETE", self._url(record_id), headers=match_header(if_match))
+    async def delete(
+        self, record_id: str, *, if_match: Expected = None, permanently: bool = False
+    ) -> None:
+        """Delete a record; `permanently` passes by the trash, or deletes what is there."""
+        params = query(permanently=permanently or None)
+        headers = match_header(if_match)
+        await self._session.request("DELETE", self._url(record_id), headers=headers, params=params)
 
     async def create_many(self, records: Sequence[NewT]) -> Sequence[RecordT]:
         """Create records, all or none."""
@@ -175,9 +182,13 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         path = f"{self._path}/{quote(record_id, safe='')}/history"
         return page_of(await self._session.json("GET", path, params=query(page=page)))
 
-    async def restore(self, record_id: str, audit_id: int) -> RecordT:
-        """Write the state of a record at an entry of its history, as a new change."""
-        return await self._one("POST", record_id, "/restore", json={"audit_id": audit_id})
+    async def restore(self, record_id: str, audit_id: int | None = None) -> RecordT:
+        """Write the state of a record at an entry of its history, as a new change.
+
+        Without an entry, bring it back from the trash.
+        """
+        body = {} if audit_id is None else {"audit_id": audit_id}
+        return await self._one("POST", record_id, "/restore", json=body)
 
     async def _write(self, method: str, record_id: str, body: Any, expected: Expected) -> RecordT:
         return await self._one(method, record_id, json=body, headers=match_header(expected))

@@ -1,0 +1,70 @@
+"""The trash of a collection: what is there, comes back, or goes for good."""
+
+from __future__ import annotations
+
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.collections import trash as trashes
+from app.console.records import writers
+from app.console.records.display import label, label_fields
+from app.console.records.listing import COLLECTION
+from app.console.shell import lists, second_factor
+from app.console.shell.access import USER
+from app.console.shell.blueprint import page
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import CollectionScope
+from app.errors import NotFound
+from app.records import service, trash
+from app.records.store.reads import ListQuery
+from app.web.languages import gettext
+
+TRASH = f"{COLLECTION}/trash"
+RECORD = f"{TRASH}/<uuid:record_id>"
+
+
+@page(TRASH, role=USER, retry_stale=True)
+def show_trash(scope: CollectionScope, form: Form | None = None) -> Page:
+    """What the caller may list and delete of the trash, the latest first."""
+    if not scope.collection.trash_days:
+        raise NotFound(trash.NO_TRASH)
+    listing = lists.from_request("console.show_trash", **scope.url_args)
+    access = scope.access(trashes.of(scope.collection), "list")
+    if access and scope.access(scope.collection, "delete"):
+        found = ListQuery(
+            parameters={"trash": ["true"], "sort": ["-deleted_at"]},
+            skip=listing.skip,
+            limit=lists.PAGE_SIZE,
+            count=True,
+            max_total=listing.count_limit,
+            cut=lists.MAX_VALUE_LENGTH,
+        )
+        rows, total = service.page(scope.collection.name, found, by=scope.by)
+        listing.with_page((list(rows), total or 0))
+    names = label_fields(access) if access else []
+    return (form or Form()).render(
+        "console/records/trash.html",
+        scope=scope,
+        listing=listing,
+        rows=[(row, label(row, names)) for row in listing.items],
+        writers=writers.names(scope, [{"created_by": row["deleted_by"]} for row in listing.items]),
+    )
+
+
+@page(f"{RECORD}/restore", "POST", role=USER, retry_stale=True, form_page=show_trash)
+def take_back(scope: CollectionScope, record_id: str) -> BaseResponse:
+    """Restore a record."""
+    second_factor.sign(scope, Form())
+    trash.restore(scope.collection.name, record_id, by=scope.by)
+    notice = gettext("The record is restored.")
+    return redirect_with_notice(
+        notice, "console.show_record", **scope.url_args, record_id=record_id.lower()
+    )
+
+
+@page(f"{RECORD}/delete", "POST", role=USER, retry_stale=True, form_page=show_trash)
+def purge_record(scope: CollectionScope, record_id: str) -> BaseResponse:
+    """Delete a record for good."""
+    second_factor.sign(scope, Form())
+    trash.purge(scope.collection.name, record_id, by=scope.by)
+    notice = gettext("The record is deleted for good.")
+    return redirect_with_notice(notice, "console.show_trash", **scope.url_args)

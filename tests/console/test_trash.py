@@ -1,0 +1,72 @@
+"""The trash on the console: its page, its buttons, and the option that switches it on."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from tests.builders import Cast, make_collection, make_record
+from tests.console.browser import HOSTILE, Browser, alert, beside
+from tests.console.test_schemas import inputs
+
+
+def test_trash_page_restores_and_deletes_for_good(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, options={"trash": {"days": 7}})
+    made = [make_record(cast.alice, title=title)["id"] for title in ("one", HOSTILE)]
+    browser, at = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts"
+    assert "The trash is empty." in browser.get(f"{at}/trash").text
+    for id in made:
+        browser.send(f"{at}/{id}/delete")
+    assert f"/{at}/trash" in browser.get(at).text
+    shown = browser.get(f"{at}/trash").text
+    assert "stay here for 7 days" in shown
+    assert shown.index("&lt;") < shown.index(">one<")  # the latest first, and no markup
+    assert "alice@acme.example" in shown
+    assert "The record is restored." in browser.done(f"{at}/trash/{made[0]}/restore")
+    assert "is deleted for good" in browser.done(f"{at}/trash/{made[1]}/delete")
+    assert cast.alice.get("records/posts?trash=true").json["items"] == []
+    assert [one["id"] for one in cast.alice.get("records/posts").json["items"]] == [made[0]]
+    gone = browser.send(f"{at}/trash/{made[1]}/restore")
+    assert (gone.status_code, "not in the trash" in alert(gone)) == (404, True)
+
+
+def test_trash_page_is_of_those_who_may_delete(app: Flask, cast: Cast) -> None:
+    only_admins = "@request.auth.role = 'admin'"
+    make_collection(cast.root, options={"trash": {"days": 7}}, delete_rule=only_admins)
+    make_collection(cast.root, "notes")
+    id = make_record(cast.alice, title="hidden one")["id"]
+    cast.alice.delete(f"records/posts/{id}")
+    browser, at = Browser(app, cast.bob), f"records/{cast.alice.account_id}"
+    assert "/trash" not in browser.get(f"{at}/posts").text
+    assert "hidden one" not in browser.get(f"{at}/posts/trash").text
+    assert browser.send(f"{at}/posts/trash/{id}/restore").status_code == 403
+    assert browser.get(f"{at}/notes/trash").status_code == 404
+
+
+def test_undo_of_a_deletion_takes_the_record_out_of_the_trash(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, options={"trash": {"days": 7}})
+    before = make_record(cast.alice, title="one")
+    browser, at = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts"
+    browser.send(f"{at}/{before['id']}/delete")
+    browser.send(f"{at}/{before['id']}/revive")
+    after = cast.alice.get(f"records/posts/{before['id']}").json
+    assert after["created_at"] == before["created_at"]
+    assert cast.alice.get("records/posts?trash=true").json["items"] == []
+
+
+def test_editor_switches_the_trash_on_and_off(app: Flask, cast: Cast) -> None:
+    made = make_collection(cast.root)
+    browser, at = Browser(app, cast.root), f"collections/{made['id']}/schema"
+    sent = inputs(browser.get(at).text)
+    wrong = browser.send(at, **sent | {"trash_days": "9999"}, do="plan")
+    assert "from 1 to 3650" in beside(wrong, "trash_days")
+    planned = browser.send(at, **sent | {"trash_days": "14"}, do="plan")
+    browser.done(at, **inputs(planned.text), do="apply")
+    stored = cast.root.get(f"collections/{made['id']}").json["options"]
+    assert stored["trash"] == {"days": 14}
+    cast.alice.delete(f"records/posts/{make_record(cast.alice, title='x')['id']}")
+    page = browser.get(at).text
+    assert inputs(page)["trash_days"] == "14"
+    planned = browser.send(at, **inputs(page) | {"trash_days": ""}, do="plan")
+    assert "1 record in the trash is deleted for good." in planned.text
+    browser.done(at, **inputs(planned.text), do="apply")
+    assert "trash" not in cast.root.get(f"collections/{made['id']}").json["options"]
