@@ -184,7 +184,7 @@ class Definition:
         """The names of the system's fields that its records have."""
         return SYSTEM_FIELDS
 
-    @property
+    @cached_property
     def default_sort(self) -> Sequence[str]:
         """The order of lists that ask for none."""
         return DEFAULT_SORT
@@ -552,7 +552,7 @@ class ViewDefinition(Definition):
         """Rows that stand for several records have an id, made of what they have in common."""
         return ("id", "account_id") if self.is_grouped else SYSTEM_FIELDS
 
-    @property
+    @cached_property
     def default_sort(self) -> Sequence[str]:
         """By what they have in common."""
         if not self.is_grouped:

@@ -110,12 +110,12 @@ def _parse(collection: str, query: ListQuery, by: Principal) -> queries.Query:
 
 
 def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
-    selection, is_recurring = parsed.selection, parsed.is_recurring
+    selection, is_recurring, parts = parsed.selection, parsed.is_recurring, parsed.parts
     if query.since is not None:
         recent = parsed.access.definition.table.c.created_at >= query.since
         selection = dataclasses.replace(selection, conditions=(*selection.conditions, recent))
         is_recurring = False
-    return reads.read_page(selection, parsed.parts, query, cacheable=is_recurring)
+    return reads.read_page(selection, parts, query, cacheable=is_recurring)
 
 
 def _render_list(
@@ -125,7 +125,9 @@ def _render_list(
     if parsed.highlights and (search := parsed.conditions.search):
         for row, item in zip(rows, items, strict=True):
             item[HIGHLIGHTS] = search.highlights(row, parsed.names)
-    _complete(parsed.expanded, parsed.access, rows, items, parsed.selection.room, link_seconds)
+    if parsed.expanded or link_seconds is not None:
+        room = parsed.selection.room
+        _complete(parsed.expanded, parsed.access, rows, items, room, link_seconds)
     return items
 
 
@@ -138,12 +140,11 @@ def _complete(
     link_seconds: int | None,
 ) -> None:
     """Add what was asked for beside the fields of records."""
-    if expanded or link_seconds:
-        shown = [views.Shown(access, *one) for one in zip(rows, items, strict=True)]
-        sign = None
-        if link_seconds is not None:
-            sign = partial(file_links.sign, seconds=link_seconds, by=access.caller)
-        views.add_expanded(expanded, shown, room, sign)
+    shown = [views.Shown(access, *one) for one in zip(rows, items, strict=True)]
+    sign = None
+    if link_seconds is not None:
+        sign = partial(file_links.sign, seconds=link_seconds, by=access.caller)
+    views.add_expanded(expanded, shown, room, sign)
 
 
 def get(
@@ -171,7 +172,8 @@ def get(
     view = views.render_full(row, access)
     if fields is not None:
         view.keep(names)
-    _complete(tree, access, [row], [view], SizeLimit(), link_seconds)
+    if tree or link_seconds is not None:
+        _complete(tree, access, [row], [view], SizeLimit(), link_seconds)
     return view
 
 

@@ -270,7 +270,7 @@ class _PageShape(NamedTuple):
     tables: tuple[str, ...]
     names: frozenset[str]
     cut: int | None
-    source: Any
+    joined: Any
     search: Searched | None
 
 
@@ -297,7 +297,7 @@ def read_page(
         selection.version_checks.tables,
         selection.names,
         query.cut,
-        selection.source,
+        selection.joined,
         selection.search,
     )
     statement = definition.memo.get(_prepared_page, shape) if cacheable else _page_statement(shape)
@@ -339,7 +339,7 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
         sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
     )
     rows = sa.select(*store.measured(definition, definition.listed, shape.names, shape.cut))
-    rows = rows.select_from(shape.source)
+    rows = rows.select_from(definition.table if shape.joined is None else shape.joined)
     page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
     statement = _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
     return statement if shape.search is None else statement.add_cte(shape.search.found(where))
