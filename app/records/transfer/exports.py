@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
+from orjson import Fragment
 from sqlalchemy.engine import Connection
 
 from app.audit.security_log import reads
@@ -30,6 +31,8 @@ from app.records.transfer import formats, imports
 from app.records.transfer.archives import Archive
 from app.records.transfer.formats import Source
 from app.records.transfer.imports import Options, Outcome
+from app.rules import Type
+from app.types import JSONObject
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
@@ -75,13 +78,30 @@ def export(
         if archive:
             text = archive.write(rows, rows.close)
         else:
+            views_: Iterator[JSONObject]
             views_ = (views.render(row, parsed.names, access) for row in rows)
+            if format == "csv":
+                views_ = _with_plain_decimals(views_, parsed.names, access)
             text = formats.write(format, parsed.names, views_, bom=bom)
         if access.exposed or by.is_superadmin:
             text = reads.before_each(text)
         failed.pop_all()
     masked = [name for name in parsed.names if name in access.masked]
     return Export(definition.name, text, rows, masked)
+
+
+def _with_plain_decimals(
+    records: Iterator[JSONObject], names: Sequence[str], access: accesses.Access
+) -> Iterator[JSONObject]:
+    """The records with decimals as spreadsheets read them: negative ones begin like a formula."""
+    decimals = [
+        name
+        for name in names
+        if access.readable[name].like.rule_type is Type.DECIMAL and name not in access.masked
+    ]
+    for record in records:
+        numbers = {n: Fragment(record[n]) for n in decimals if record[n] is not None}
+        yield {**record, **numbers} if numbers else record
 
 
 def _parse(access: accesses.Access, parameters: Parameters) -> query.Query:
