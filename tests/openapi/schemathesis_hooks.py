@@ -56,6 +56,9 @@ RULES = (
     ("/records/{collection}/{record_id}", "The body is not valid JSON"),
     ("/records/{collection}/batch", "Must be an array of objects"),  # or `records` and no other
     ("/records/{collection}/batch", '"on"],"msg":"Required with mode=upsert'),
+    ("/v1/batch", '"type":"missing"'),  # an id or a body, by the method
+    ("/v1/batch", '"type":"unknown"'),
+    ("/v1/batch", "Nothing is left to refer to."),
     ("/records/{collection}/import", "The body is not valid JSON"),
     ("/records/{collection}/import", "The file's name must end in"),
     ("/records/{collection}/import", '"loc":["body",'),  # a line of a file
