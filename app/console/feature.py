@@ -11,7 +11,7 @@ PAGES = {
     "people": "api_keys groups operator_keys users person_export profile roles second_factors team",
     "records": "bulk file_previews files listing pages row_pages trash",
     "automation": "deliveries webhooks workflow_instances workflow_steps workflows",
-    "collections": "api_examples listing explain manifest rules schemas",
+    "collections": "api_examples listing explain manifest rules schemas views",
     "admin": (
         "account_settings attributes audit instance domains exports jobs"
         " mail_templates operation operator_events portals product retention scim security_log"

@@ -71,6 +71,10 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     first = builders.make_record(alice, "books", title=HOSTILE)
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
     second |= {"site": f"https://books.example/{LONG}"}
+    shelf = {"name": "shelf", "type": "view", "from": "books", "list_rule": "true"}
+    shelf |= {"fields": ["title", "before.title"], "where": "pages = 7 || pages = null"}
+    view = cast.root.post("collections", shelf)
+    assert view.status_code == 201, view.json
     record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
     gone = builders.make_record(alice, "books", title=f"{LONG}?")["id"]
     alice.delete(f"records/books/{gone}")
@@ -118,6 +122,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "operator_delivery_id": waiting["id"],
         "account_id": alice.account_id,
         "collection_id": books,
+        "definition_id": view.json["id"],
         "name": "books",
         "record_id": record,
         "group_id": group,

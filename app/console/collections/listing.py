@@ -10,8 +10,8 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import tenants
 from app.auth import principal as principals
 from app.auth.principal import AccountRef
-from app.collections import definitions, service, totals
-from app.collections.definitions import Definition
+from app.collections import definitions, service, totals, view_service
+from app.collections.definitions import Definition, ViewDefinition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console.collections import diagram, rules_form
@@ -116,6 +116,9 @@ def _page(collection_id: str, form: Form) -> Page:
             "console/collections/one.html",
             collection=collection,
             records=service.record_counts([row], lists.MAX_COUNTED)[row.id],
+            warnings=view_service.warnings(collection)
+            if isinstance(collection, ViewDefinition)
+            else (),
             accounts=accounts,
             current=_current_account(accounts),
             fields=[(field, targets(collection, field)) for field in collection.declared.values()],

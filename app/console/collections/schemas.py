@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
-from flask import request
+from flask import redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections import (
@@ -66,9 +66,11 @@ def make_collection() -> Page | BaseResponse:
 
 
 @page(SCHEMA, role=SUPERADMIN)
-def show_schema(collection_id: str, form: SchemaForm | None = None) -> Page:
+def show_schema(collection_id: str, form: SchemaForm | None = None) -> Page | BaseResponse:
     """The editor with the current fields."""
     row = service.find(collection_id)
+    if row.view is not None:
+        return redirect(url_for("console.show_view", definition_id=row.id))
     return _editor(row, form or schema_form.from_collection(row))
 
 

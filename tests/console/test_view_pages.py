@@ -1,0 +1,89 @@
+"""Pages of views: the form, the list and a record, which nobody changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Flask
+
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.console.browser import Browser
+
+SCHEMA = [
+    {"name": "title", "type": "text"},
+    {"name": "status", "type": "select", "options": {"choices": ["open", "done"]}},
+    {"name": "amount", "type": "number"},
+]
+FORM = {
+    "name": "by_status",
+    "from": "tickets",
+    "fields": "",
+    "where": "amount > 1",
+    "group_by": "status",
+    "aggregates": "count(), sum(amount)",
+}
+
+
+def view_of(root: Caller, name: str) -> Any:
+    return root.get(f"collections/{name}").json
+
+
+def test_view_is_made_and_changed_by_its_form(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    make_collection(cast.root, "tickets", SCHEMA)
+    assert "New view" in superadmin.get("collections").text
+    answer = superadmin.send("collections/new-view", **FORM)
+    made = view_of(cast.root, "by_status")
+    assert answer.status_code == 303
+    assert answer.headers["Location"].endswith(f"/console/collections/{made['id']}")
+    assert made["view"] == {
+        "from": "tickets",
+        "fields": [],
+        "where": "amount > 1",
+        "group_by": ["status"],
+        "aggregates": ["count()", "sum(amount)"],
+    }
+    page = superadmin.get(f"collections/{made['id']}").text
+    assert "view of tickets" in page
+    assert "sum(amount)" in page
+    assert "Edit fields" not in page
+    form = superadmin.get(f"collections/{made['id']}/view").text
+    assert "count()\nsum(amount)" in form
+    wrong = superadmin.send(f"collections/{made['id']}/view", **{**FORM, "group_by": "nothing"})
+    assert wrong.status_code == 400
+    assert "There is no field nothing." in wrong.text
+    changed = {**FORM, "name": "open_ones", "where": ""}
+    assert superadmin.send(f"collections/{made['id']}/view", **changed).status_code == 303
+    assert view_of(cast.root, "open_ones")["view"]["where"] is None
+    for caller in (cast.alice, cast.bob):
+        browser = Browser(app, caller)
+        for path in ("collections/new-view", f"collections/{made['id']}/view"):
+            assert browser.get(path).status_code == 403
+            assert browser.send(path, **FORM).status_code == 403
+
+
+def test_view_is_listed_without_what_changes_it(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "tickets", SCHEMA)
+    record = make_record(cast.alice, "tickets", title="Leak", status="open", amount=3)
+    read = {"type": "view", "from": "tickets", "list_rule": "true", "view_rule": "true"}
+    for name, parts in (
+        ("flat", {"fields": ["title", "amount"]}),
+        ("grouped", {"group_by": ["status"], "aggregates": ["sum(amount)"]}),
+    ):
+        made = cast.root.post("collections", {"name": name, **read, **parts})
+        assert made.status_code == 201, made.json
+    browser = Browser(app, cast.alice)
+    records = f"records/{cast.alice.account_id}"
+    assert "flat" in browser.get(records).text
+    (group,) = cast.alice.get("records/grouped").json["items"]
+    for name, id, shown in (("flat", record["id"], "Leak"), ("grouped", group["id"], "open")):
+        page = browser.get(f"{records}/{name}")
+        assert page.status_code == 200
+        assert shown in page.text
+        assert "New record" not in page.text
+        assert "/import" not in page.text
+        one = browser.get(f"{records}/{name}/{id}")
+        assert one.status_code == 200
+        assert "The records of a view are only read." in one.text
+        assert 'value="save"' not in one.text
+        assert "Delete" not in one.text
+        assert browser.get(f"{records}/{name}/export/csv").status_code == 200
