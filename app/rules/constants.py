@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 from app.rules.evaluate import Context, holds, treats_anonymous_as_empty
@@ -37,7 +38,7 @@ MAX_WAYS = 500  # beyond, nothing is found
 OPPOSITES = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 CHOOSING = ("concat", "if", "coalesce", "nullif")
 NO_MEANING = ("start", "end", "place", "type")
-ORDERED = (Type.TEXT, Type.NUMBER, Type.DATETIME, Type.DATE)
+ORDERED = (Type.TEXT, Type.NUMBER, Type.DECIMAL, Type.DATETIME, Type.DATE)
 Key = tuple[object, ...]
 
 
@@ -295,4 +296,4 @@ def _kind(value: object) -> type | None:
     for kind in (bool, str, datetime, date):
         if isinstance(value, kind):
             return kind
-    return float if isinstance(value, int | float) else None
+    return float if isinstance(value, int | float | Decimal) else None
