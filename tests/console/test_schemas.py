@@ -531,3 +531,21 @@ def test_console_default_by_expression_and_sequence(cast: Cast, superadmin: Brow
     assert "@request.auth.id" in planned.text  # the plan says what ends
     superadmin.done(path, **inputs(planned.text), do="apply")
     assert schema_of(cast.root, "cases")[0]["default"] is None
+
+
+def test_console_decimal_and_text_list_take_their_options(cast: Cast, superadmin: Browser) -> None:
+    sent = inputs(new_form(superadmin)) | {"collection_name": "sales", "rows": "2"}
+    sent |= {"name_0": "amount", "type_0": "decimal", "precision_0": "12", "scale_0": "13"}
+    sent |= {"min_0": "0.01", "default_0": "1.5"}
+    sent |= {"name_1": "tags", "type_1": "text_list", "max_items_1": "5", "max_length_1": "40"}
+    refused = superadmin.send("collections/new", **sent, do="plan")
+    assert (refused.status_code, "scale must be" in refused.text) == (400, True)
+    planned = superadmin.send("collections/new", **sent | {"scale_0": "2"}, do="plan")
+    assert planned.status_code == 200, alert(planned)
+    superadmin.done("collections/new", **inputs(planned.text), do="apply")
+    amount, tags = schema_of(cast.root, "sales")
+    assert amount["options"] == {"precision": 12, "scale": 2, "min": "0.01"}
+    assert (amount["default"], tags["options"]) == ("1.5", {"max_items": 5, "max_length": 40})
+    path = f"collections/{cast.root.get('collections/sales').json['id']}/schema"
+    answer = superadmin.send(path, **inputs(superadmin.get(path).text), do="plan")
+    assert "Nothing changes: fields and indexes are the same." in answer.text
