@@ -1,0 +1,144 @@
+"""Definitions of views: what is refused, and how they follow what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders import Caller, make_collection, make_record
+from tests.collections.test_views import CUSTOMERS, TICKETS, make_view, problems, rows, tickets
+
+__all__ = ["tickets"]
+VIEW = {"name": "summary", "type": "view", "from": "tickets"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"from": "nothing", "fields": ["title"]}, [("from", "invalid_reference")]),
+        ({}, [("fields", "required")]),
+        ({"fields": ["nothing"]}, [("fields", "unknown_field")]),
+        ({"fields": ["title.name"]}, [("fields", "unknown_field")]),
+        ({"fields": ["owner.nothing"]}, [("fields", "unknown_field")]),
+        ({"fields": ["title"], "where": "nothing = 1"}, [("where", "rule_invalid")]),
+        ({"aggregates": ["sum(title)"]}, [("aggregates", "invalid_option")]),
+        ({"aggregates": ["first(title)"]}, [("aggregates", "invalid_option")]),
+        ({"aggregates": ["count()"], "group_by": ["id"]}, [("id", "name_reserved")]),
+        ({"fields": ["title"], "create_rule": "true"}, [("create_rule", "invalid_option")]),
+        ({"fields": ["title"], "list_rule": "amount = 1"}, [("list_rule", "rule_invalid")]),
+        ({"fields": ["title"], "indexes": []}, [("indexes", "invalid_option")]),
+    ],
+)
+def test_wrong_views_are_refused(
+    root: Caller, tickets: list[dict[str, Any]], parts: dict[str, Any], expected: Any
+) -> None:
+    assert problems(root.post("collections", {**VIEW, **parts})) == expected
+
+
+def test_names_of_columns_do_not_clash(root: Caller) -> None:
+    make_collection(root, "customers", CUSTOMERS)
+    make_collection(root, "tickets", [*TICKETS, {"name": "customer_name", "type": "text"}])
+    body = {**VIEW, "fields": ["customer.name", "customer_name"]}
+    assert problems(root.post("collections", body)) == [("fields", "name_duplicate")]
+
+
+def test_nothing_is_built_on_a_view(root: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(root, fields=["title"])
+    above = {"name": "above", "type": "view", "from": "summary", "fields": ["title"]}
+    assert problems(root.post("collections", above)) == [("from", "invalid_reference")]
+    field = {"name": "one", "type": "reference", "collection": "summary"}
+    refused = root.post("collections", {"name": "refs", "schema": [field]})
+    assert problems(refused) == [("one", "reference_collection_required")]
+    looks = {"list_rule": "@any(summary, title = @record.title)"}
+    assert problems(root.put("collections/tickets/rules", looks)) == [("list_rule", "rule_invalid")]
+    taken = root.post("collections", {"name": "Summary", "schema": [{"name": "a", "type": "text"}]})
+    assert taken.status_code == 409
+    webhook = {"collection": "summary", "url": "https://example.com", "events": ["create"]}
+    assert problems(root.post("webhooks", webhook)) == [("collection", "is_view")]
+    assert root.get("changes?collections=summary").json["error"] == "is_view"
+
+
+def test_view_follows_what_it_reads(
+    root: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    make_view(
+        root,
+        fields=["title", "customer.name"],
+        where="customer.name != 'Ben'",
+        list_rule="customer_name != 'x' && title != 'y'",
+        list_fields=["title", "customer_name"],
+    )
+    ids = {name: root.get(f"collections/{name}").json["id"] for name in ("tickets", "customers")}
+    for name, former, new in (("tickets", "title", "topic"), ("customers", "name", "label")):
+        body = {"schema": [{"name": new, "rename_from": former}]}
+        assert root.patch(f"collections/{ids[name]}", body).status_code == 200
+    assert root.patch(f"collections/{ids['customers']}", {"name": "clients"}).status_code == 200
+    made = root.get("collections/summary").json
+    assert made["view"] == {
+        "from": "tickets",
+        "fields": ["topic", "customer.label"],
+        "where": "customer.label != 'Ben'",
+        "group_by": [],
+        "aggregates": [],
+    }
+    rules = root.get("collections/summary/rules").json
+    assert rules["list_rule"] == "customer_label != 'x' && topic != 'y'"
+    assert rules["list_fields"] == ["topic", "customer_label"]
+    found = [(one["topic"], one["customer_label"]) for one in rows(bob)]
+    assert found == [("four", None), ("three", "Ann"), ("one", "Ann")]
+    removal = {"remove_fields": ["label"]}
+    refused = root.post(f"collections/{ids['customers']}/plan", removal)
+    assert ("summary.fields", "unknown_field") in problems(refused)
+    assert root.delete(f"collections/{ids['tickets']}").status_code == 409
+    gone = root.delete(f"collections/{ids['tickets']}?with=summary").json
+    assert [one["collection_name"] for one in gone["also_deleted"]] == ["summary"]
+    assert bob.get("records/summary").status_code == 404
+
+
+def test_view_is_changed_and_planned(
+    root: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    id = make_view(root, fields=["title"])["id"]
+    plan = root.post(f"collections/{id}/plan", {"fields": ["title", "amount"]}).json
+    assert [(one["operation"], one["property"]) for one in plan["operations"]] == [
+        ("change_view", "fields")
+    ]
+    changed = {"fields": ["title", "amount"], "plan_hash": plan["plan_hash"]}
+    assert root.patch(f"collections/{id}", changed).status_code == 200
+    assert root.patch(f"collections/{id}", changed).json["error"] == "plan_stale"
+    assert rows(bob)[-1]["amount"] == 1
+    renamed = root.patch(f"collections/{id}", {"name": "overview", "where": "amount > 1"})
+    assert renamed.status_code == 200
+    assert [one["title"] for one in rows(bob, "overview")] == ["three", "two"]
+    assert problems(root.patch(f"collections/{id}", {"type": "base"})) == [
+        ("type", "type_change_not_allowed")
+    ]
+    assert root.delete(f"collections/{id}").json["records_deleted"] == 0
+    assert len(bob.get("records/tickets").json["items"]) == 4
+
+
+def test_manifest_has_views(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -> None:
+    view = {"name": "open_ones", "type": "view", "from": "tickets", "fields": ["title"]}
+    view |= {"where": "status = 'open'", "rules": {"list_rule": "true"}}
+
+    def applied(item: dict[str, Any]) -> list[Any]:
+        manifest = {"version": 1, "collections": [item]}
+        plan = root.post("manifest/plan", {"manifest": manifest, "strict": True}).json
+        assert plan["problems"] == []
+        body = {"manifest": manifest, "plan_hash": plan["plan_hash"]}
+        assert root.post("manifest/apply", body).status_code == 200
+        return [(one["action"], one["name"]) for one in plan["operations"]]
+
+    assert applied(view) == [("create", "open_ones")]
+    assert applied(view) == []
+    assert [one["title"] for one in rows(bob, "open_ones")] == ["two", "one"]
+    assert applied({**view, "fields": ["title", "amount"]}) == [("update", "open_ones")]
+    exported = root.get("manifest/export").json["collections"]
+    (own,) = [one for one in exported if one["name"] == "open_ones"]
+    assert own["fields"] == ["title", "amount"]
+    assert applied(own) == []
+    assert applied({"name": "open_ones", "removed": True}) == [("remove", "open_ones")]
+    copied = root.get("collections/export").json
+    assert make_record(bob, "tickets", title="x")
+    assert all(one["name"] != "open_ones" for one in copied["collections"])
