@@ -24,6 +24,7 @@ from app.errors import Unavailable
 from app.types import JSONMapping
 
 PREFIX = "building_"
+LONGEST_REBUILT = 57  # of a name, where PostgreSQL adds `_ccnew`
 LOCK = 0x41747269786E  # one build at a time
 TRIES, PAUSE = 300, 0.1  # seconds
 BUSY = "The collection is too busy to build an index. Try again in a moment."
@@ -113,6 +114,16 @@ def _build(connection: sa.Connection, text: str, built: Builds) -> None:
             raise Unavailable(BUSY) from error
         # Records do not fit: the transaction counts them.
         _drop(connection, [built.names.pop(text)])
+
+
+def rebuild(names: Sequence[str]) -> None:
+    """Write indexes anew without blocking writers. Raises Unavailable."""
+    with engine.owner_connection() as connection:
+        _lock(connection)
+        quote = connection.dialect.identifier_preparer.quote
+        for name in names:
+            _drop(connection, [quote(f"{name[:LONGEST_REBUILT]}_ccnew")])  # of a killed process
+            _run(connection, f"REINDEX INDEX CONCURRENTLY {quote(name)}")
 
 
 def _index_name(text: str) -> str:

@@ -150,6 +150,18 @@ def without_triggers(table: sa.Table) -> list[str]:
     return [f'DROP TRIGGER "{_name(table)}{operation}"' for operation in OPERATIONS]
 
 
+def merging(table: sa.Table, pages: int) -> str:
+    """The statement that merges so many pages of the table of FTS5."""
+    name = _name(table)
+    return f'INSERT INTO "{name}" ("{name}", rank) VALUES (\'merge\', {pages})'  # noqa: S608
+
+
+def names_of_indexes(table: sa.Table) -> list[str]:
+    """The names of PostgreSQL's indexes of words."""
+    kinds = ((one.name, one.dialect_options["postgresql"]["using"]) for one in table.indexes)
+    return [str(name) for name, kind in kinds if kind == "gin"]
+
+
 def _names(table: sa.Table) -> str:
     return ", ".join(f'"{column.name}"' for column in of(table).values())
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, jobs
-from app.collections import definitions
+from app.collections import definitions, index_builds, search_index
 from app.collections.changes import Change
 from app.collections.definitions import Definition
 from app.collections.models import Collection
@@ -23,9 +23,11 @@ from app.context import tenancy
 from app.db import words
 from app.types import JSONMapping
 
-JOB = "collections.index_words"
+JOB, REBUILD = "collections.index_words", "collections.rebuild_index"
 AT_ONCE, PIECE = 2000, 200
 PIECES_BETWEEN_REPORTS = 10
+PAGES = 200
+"""The pages of FTS5's index that one transaction merges."""
 Row = Mapping[str, Any]
 Place = tuple[str, str]
 """The account and id of a record."""
@@ -128,3 +130,33 @@ def store_all(definition: Definition, account_id: str) -> None:
         place: Place | None = (account_id, "")
         while place is not None and place[0] == account_id:
             _, place = _store_next(definition, [*definition.searched], place, PIECE)
+
+
+def forget_erased(table_name: str) -> None:
+    """Have a job rid a collection's index of the words that no record has any more."""
+    for one in definitions.get_all():
+        if one.table_name == table_name and one.searched:
+            jobs.enqueue(REBUILD, {"collection_id": one.id}, account_id=jobs.INSTANCE)
+
+
+@jobs.job(REBUILD, is_long=True)
+def rebuild_index(payload: JSONMapping) -> None:
+    """Write a collection's index anew: both databases keep words there that are deleted."""
+    for one in definitions.get_all():
+        if one.id == payload["collection_id"] and one.searched:
+            if db.has_one_writer():
+                _merge(one)
+            else:
+                index_builds.rebuild(search_index.names_of_indexes(one.table))
+
+
+def _merge(definition: Definition) -> None:
+    """Merge all parts of FTS5's index into one, piece by piece, so that others can write."""
+    pages, is_merged = -PAGES, False  # negative: of all parts, however few
+    while not is_merged:
+        with tenancy.across_accounts(), db.transaction():
+            connection: Any = db.connection()
+            driver = connection.connection.driver_connection
+            before = driver.total_changes
+            connection.exec_driver_sql(search_index.merging(definition.table, pages))
+            is_merged, pages = driver.total_changes - before < 2, PAGES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 
 import pytest
@@ -124,3 +125,22 @@ def test_console_search_covers_newest_records(
     assert "No match among the newest 2." in page
     (rest,) = re.findall(r'<a href="([^"]*)">Search all', page)
     assert "a Needle of acme" in admin.client.get(html.unescape(rest)).text
+
+
+def test_words_find_old_records_of_searchable_collections(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title = {"name": "title", "type": "text", "options": {"search": True}}
+    builders.make_collection(cast.root, "papers", [title])
+    for text in ("Grüße vom Meer", "other", "the sea"):
+        builders.make_record(cast.alice, "papers", title=text)
+    monkeypatch.setattr(search, "MAX_SCANNED", 1)
+    monkeypatch.setattr(search, "MIN_SCANNED", 1)
+    assert found(admin, "grusse") == ["Grüße vom Meer"]
+    papers = f"/console/records/{cast.alice.account_id}/papers"
+    page = admin.client.get(papers, query_string={"search": "GRUSSE mee"}).text
+    assert 'value="GRUSSE mee"' in page
+    assert ("Grüße vom Meer" in page, "the sea" in page) == (True, False)
+    assert "at least one word" in admin.client.get(papers, query_string={"search": "-"}).text
+    file = admin.client.get(f"{papers}/export/jsonl?search=sea").text
+    assert [json.loads(line)["title"] for line in file.splitlines()] == ["the sea"]

@@ -11,8 +11,11 @@ import pytest
 from flask import Flask
 
 from app.collections import definitions
+from app.context import tenancy
+from app.db import db
 from app.records.read import search
 from tests.builders import Caller, make_collection, make_record
+from tests.mailbox import run_jobs
 
 SEARCHED = {"search": True}
 TITLE = {"name": "title", "type": "text", "options": SEARCHED}
@@ -272,3 +275,39 @@ def test_highlights(notes: None, alice: Caller) -> None:
     query = {"search": "sea", "highlight": "1", "cursor": ""}
     assert "_highlights" in alice.get("records/notes", query_string=query).json["items"][0]
     assert "_highlights" not in listed(alice, "sea", highlight="0").json["items"][0]
+
+
+def pages_of_index(app: Flask) -> bytes:
+    """The bytes of the index of words, as they are stored."""
+    with app.app_context(), tenancy.as_owner():
+        connection = db.session.connection()
+        if connection.dialect.name == "sqlite":
+            query = 'SELECT block FROM "fts_col_notes$_data"'
+        else:
+            query = (
+                "SELECT pg_read_binary_file(pg_relation_filepath(indexrelid)) FROM pg_index"
+                " WHERE indrelid = 'col_notes'::regclass"
+                " AND indexrelid::regclass::text LIKE '%ft_col%'"
+            )
+            connection.exec_driver_sql("CHECKPOINT")
+        options = {"no_parameters": True}
+        rows = connection.exec_driver_sql(query, execution_options=options).all()
+        return b"".join(bytes(row[0]) for row in rows)
+
+
+def test_an_erased_text_leaves_no_word_in_the_index(
+    app: Flask, notes: None, root: Caller, alice: Caller
+) -> None:
+    add(alice, *(f"kept{number}" for number in range(20)))
+    erased = make_record(alice, "notes", title="xylophone", body="quetzal")
+    add(alice, *(f"later{number}" for number in range(20)))
+    assert b"xylophone" in pages_of_index(app)
+    answer = alice.post(f"records/notes/{erased['id']}/erase")
+    assert answer.status_code == 200, answer.json
+    run_jobs(app)
+    run_jobs(app)
+    left = pages_of_index(app)
+    assert b"later0" in left
+    assert b"xylophone" not in left
+    assert b"quetzal" not in left
+    assert "kept1" in titles(alice, "kept1*")

@@ -149,6 +149,7 @@ def _properties(field: Field, collection: Definition) -> list[str]:
         gettext("required"): field.required,
         gettext("unique"): field.unique,
         gettext("indexed"): field.options.get("index") or field.unique,
+        gettext("searchable"): field.searched,
         gettext("personal data, mask: %(mask)s", mask=field.mask_type or "full"): field.pii,
         gettext("read by %(rule)s", rule=field.readable_if): field.readable_if is not None,
         gettext("written by %(rule)s", rule=field.writable_if): field.writable_if is not None,

@@ -48,7 +48,7 @@ COUNTS, NUMBERS, WORDS, SWITCHES = (
     ),
     ("min", "max"),
     ("pattern", "mask", "prefix"),
-    ("integer", "index"),
+    ("integer", "index", "search"),
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices", "mime_types")
 INPUTS = (*TEXTS, "return_type", *FLAGS, "multiple", *OPTIONS, "remove", "rename")
@@ -71,6 +71,7 @@ LABELS = {
     "digits": lazy_gettext("digits"),
     "integer": lazy_gettext("whole numbers only"),
     "index": lazy_gettext("indexed"),
+    "search": lazy_gettext("searchable"),
     "choices": lazy_gettext("choices"),
     "remove": lazy_gettext("remove"),
     "rename": lazy_gettext("new name"),

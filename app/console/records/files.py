@@ -50,7 +50,7 @@ ENCODINGS = ("", "UTF-8", "UTF-16LE", "UTF-16BE", "windows-1252", "windows-1250"
 def export_records(scope: CollectionScope, format: str) -> Response:
     form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
-    params = {"filter": [form.build(access)] if access else [], "sort": [sort]}
+    params = {**(form.parameters(access) if access else {}), "sort": [sort]}
     return export_response(scope, format, params)
 
 

@@ -70,7 +70,12 @@ class FilterForm(Form):
     def active(self) -> int:
         """The number of conditions in use, the expression among them."""
         used = (self[f"field_{n}"] or self[f"value_{n}"] for n in range(self.rows))
-        return sum(map(bool, used)) + bool(self["filter"])
+        return sum(map(bool, used)) + bool(self["filter"]) + bool(self["search"])
+
+    def parameters(self, access: Access) -> dict[str, list[str]]:
+        """The parameters of a list. Raises InvalidValues."""
+        searched = {"search": [self["search"]]} if self["search"] else {}
+        return {"filter": [self.build(access)], **searched}
 
     def build(self, access: Access) -> str:
         """The filter expression. Raises InvalidValues."""
@@ -148,6 +153,11 @@ def searched_fields(access: Access) -> list[str]:
     return [name for name in display.label_fields(access) if name in offered]
 
 
+def has_words(access: Access) -> bool:
+    """Whether the list can be searched for words."""
+    return any(name in access.comparable for name in access.definition.searched)
+
+
 def control(field: Field | None) -> Control:
     """The control for a condition on a field; for any value if none is chosen."""
     if not field:  # perhaps an undefined one of a template
@@ -165,7 +175,7 @@ def is_indexed(form: FilterForm, access: Access) -> bool:
         for name, operator, text in rows
         if operator == "=" and (access.definition.followed(name) is None or UuidPath.accepts(text))
     )
-    return by_index or not form.built
+    return by_index or bool(form["search"]) or not form.built
 
 
 def labels(form: FilterForm, access: Access, by: Principal) -> dict[str, str]:
@@ -185,7 +195,7 @@ def from_request() -> FilterForm:
 
 def from_args(args: Mapping[str, str]) -> FilterForm:
     """The filter in the arguments of a query string."""
-    values = {"filter": _text(args, "filter")}
+    values = {name: _text(args, name) for name in ("filter", "search")}
     used = 0
     for n in range(MAX_ROWS):
         values |= {f"{key}_{n}": _text(args, f"{key}_{n}") for key in ("field", "op", "value")}

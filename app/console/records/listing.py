@@ -221,6 +221,7 @@ def _shown(
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "filter_fields": filters.offered_fields(access),
         "searches": bool(filters.searched_fields(access)),
+        "has_words": filters.has_words(access),
         "completions": completions.of_access(access),
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),
@@ -331,7 +332,7 @@ def query(
     scope: CollectionScope, access: Access, form: FilterForm, listing: Listing, sort: str
 ) -> tuple[dict[str, list[str]], datetime | None]:
     """The parameters of the list, and since when records are scanned. Raises InvalidValues."""
-    params, since = {"filter": [form.build(access)], "sort": [sort]}, None
+    params, since = {**form.parameters(access), "sort": [sort]}, None
     is_view = access.definition.view is not None  # what it reads has no newest ones of its own
     is_quick = filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)
     if not (is_quick or is_view):

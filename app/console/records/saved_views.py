@@ -159,6 +159,7 @@ def query(view: SavedView) -> JSONObject:
     for n, condition in enumerate(view.state.get("conditions", ())):
         args |= zip((f"field_{n}", f"op_{n}", f"value_{n}"), condition, strict=True)
     args |= {"sort": view.state.get("sort"), "column": view.state.get("columns")}
+    args["search"] = view.state.get("search")
     args["width"] = width_args(view.state.get("widths", {}))
     return {name: value for name, value in args.items() if value}
 
@@ -177,6 +178,7 @@ def _state(query: JSONMapping) -> JSONObject:
     return {
         "conditions": conditions,
         "sort": query.get("sort", ""),
+        "search": query.get("search", ""),
         "columns": list(query.get("column", ())),
         "widths": {name: int(pixels) for name, _, pixels in widths},
     }

@@ -1,4 +1,4 @@
-"""Searches the texts of the newest records, within the caller's list rules."""
+"""Searches records within the caller's list rules: words, or the texts of the newest ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flask import url_for
 from app.collections import access, definitions
 from app.collections.definitions import Definition
 from app.console.records import display, listing, references
+from app.console.records.filters import has_words
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
@@ -56,6 +57,12 @@ def _search_collection(
     collection: Definition, names: Sequence[str], text: str, scope: AccountScope, scan_limit: int
 ) -> CollectionHits:
     url_args = {**scope.url_args, "name": collection.name}
+    listed = access.for_operation(scope.by, collection, "list")
+    if has_words(listed) and not UuidPath.accepts(text):
+        # Its index answers, however many records there are.
+        rest = url_for("console.show_records", search=text, **url_args)
+        query = ListQuery(parameters={"search": [text]}, limit=MAX_HITS)
+        return _hits(collection, query, names, scope, rest)
     oldest, expression = None, references.contains(text, names)
     rest = url_for("console.show_records", filter=expression, look="all", **url_args)
     if not scan_limit:
@@ -67,9 +74,21 @@ def _search_collection(
             {"filter": [expression]},
         )
     query = ListQuery(parameters=params, limit=MAX_HITS, since=oldest)
+    return _hits(collection, query, names, scope, rest, scan_limit if oldest else None)
+
+
+def _hits(
+    collection: Definition,
+    query: ListQuery,
+    names: Sequence[str],
+    scope: AccountScope,
+    rest: str,
+    scanned: int | None = None,
+) -> CollectionHits:
+    url_args = {**scope.url_args, "name": collection.name}
     try:
         rows, _ = service.page(collection.name, query, by=scope.by)
-    except AppError:  # the text is too long for an expression, or the rule was just closed
+    except AppError:  # the text is too long, or has no word, or the rule was just closed
         rows = []
     hits = [
         (
@@ -78,4 +97,4 @@ def _search_collection(
         )
         for row in rows
     ]
-    return CollectionHits(collection.name, hits, rest, scan_limit if oldest else None)
+    return CollectionHits(collection.name, hits, rest, scanned)

@@ -23,7 +23,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, is_of
 from app.auth.models import Invitation
 from app.auth.principal import Principal
-from app.collections import definitions
+from app.collections import definitions, search_words
 from app.collections import table as tables
 from app.collections.definitions import Definition
 from app.context import tenancy
@@ -102,6 +102,8 @@ def finish_record(payload: JSONMapping) -> None:
     """Erase the traces of a deleted record."""
     if not payload.get("again") or not _was_recreated(payload):
         _erase_traces_of_record(payload)
+    with db.transaction():
+        search_words.forget_erased(payload["table_name"])
 
 
 def _was_recreated(target: JSONMapping) -> bool:

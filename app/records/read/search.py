@@ -235,8 +235,8 @@ class SearchParts:
         keys = self.keys
         if keys[0].name != RANK:
             return _narrowed(OffsetParts(keys)(), self.search.indexed)
-        ranked = Part([*self.search.indexed, _few()], [key.ordered() for key in keys])
-        return [ranked, *_narrowed(OffsetParts(keys[1:])(), [_many()])]
+        ranked = Part(self.search.indexed, [key.ordered() for key in keys], _few())
+        return [ranked, *_narrowed(OffsetParts(keys[1:])(), (), _many())]
 
 
 def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Part]:
@@ -245,15 +245,15 @@ def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Par
         return _narrowed(cursor.parts(keys, walk), search.indexed)
     newest, position = keys[1:], walk.position
     if position is None:
-        few = _narrowed(cursor.parts(keys, walk), [*search.indexed, _few()])
-        return [*few, *_narrowed(cursor.parts(newest, walk), [_many()])]
+        few = _narrowed(cursor.parts(keys, walk), search.indexed, _few())
+        return [*few, *_narrowed(cursor.parts(newest, walk), (), _many())]
     if position[0] is None:  # where too many were found to rank them
         return cursor.parts(newest, replace(walk, position=position[1:]))
     return _narrowed(cursor.parts(keys, walk), search.indexed)
 
 
-def _narrowed(parts: Sequence[Part], where: Sequence[Any]) -> list[Part]:
-    return [Part([*where, *part.where], part.order_by) for part in parts]
+def _narrowed(parts: Sequence[Part], where: Sequence[Any], gate: Any = None) -> list[Part]:
+    return [Part([*where, *part.where], part.order_by, gate) for part in parts]
 
 
 def rank_key(search: Search, walk: CursorPosition | None = None) -> Key:

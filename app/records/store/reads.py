@@ -56,6 +56,8 @@ class Part(NamedTuple):
 
     where: Sequence[Condition]
     order_by: Sequence[Any]
+    gate: Condition | None = None
+    """Whether it is read at all, which other records decide."""
 
 
 class Searched(Protocol):
@@ -371,11 +373,18 @@ def _consecutive(
     rows: sa.Select[Any], where: Sequence[Condition], parts: Sequence[Part], max_rows: Any
 ) -> sa.Select[Any]:
     """Select the consecutive parts of a list, at most `max_rows` of each."""
-    queries = [rows.where(*where, *part_where).order_by(*order) for part_where, order in parts]
+    queries = [rows.where(*where, *part.where).order_by(*part.order_by) for part in parts]
     if len(queries) == 1:
         return queries[0]
+    limits = [max_rows] * len(parts)
+    for place, gate in ((n, part.gate) for n, part in enumerate(parts) if part.gate is not None):
+        if db.has_one_writer():  # SQLite would look at the gate with each record
+            limits[place] = sa.case((gate, max_rows), else_=0)
+        else:
+            queries[place] = queries[place].where(gate)
     # Both databases read the parts of UNION ALL in order, up to the limit.
-    limited = (sa.select(query.limit(max_rows).subquery()) for query in queries)
+    pairs = zip(queries, limits, strict=True)
+    limited = (sa.select(query.limit(limit).subquery()) for query, limit in pairs)
     return sa.select(sa.union_all(*limited).subquery())
 
 
