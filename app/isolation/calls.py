@@ -543,7 +543,7 @@ def record_bodies(
         _sendable(definition, owner.records[definition.name]),
         owner.id_of(definition.table_name),
     )
-    references = _record_references(definition)
+    references = definition.references
     caller_row = _sendable(definition, caller.records[definition.name])
     # Values are free, but references must be the caller's own.
     for body in [row, row | {name: caller_row[name] for name in references}][
@@ -572,5 +572,5 @@ def operation_bodies(
 def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:
     """The stored fields of a record as JSON; fields with choices have the first one."""
     chosen = {n: spec.example for n, spec in definition.fields.items() if "choices" in spec.options}
-    plain = {name: row[name] for name in definition.fields}
+    plain = {name: row[name] for name in definition.fields if name not in definition.unwritten}
     return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}
