@@ -228,3 +228,26 @@ def test_saved_views_are_deleted_with_user_collection_or_account(
     Browser(app, cast.charlie).done(f"{theirs}/views?sort=title", name="y")
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
     assert [one.name for one in stored(app)] == ["y"]
+
+
+def test_order_behind_a_reference_follows_renames(app: Flask, cast: Cast) -> None:
+    name = {"name": "name", "type": "text"}
+    target = make_collection(cast.root, "customers", [name])
+    refers = {"name": "customer", "type": "reference", "collection": "customers"}
+    made = make_collection(cast.root, "orders", [{"name": "title", "type": "text"}, refers])
+    make_record(cast.alice, "orders", title="x")
+    browser = Browser(app, cast.alice)
+    path = f"records/{cast.alice.account_id}/orders"
+    page = browser.get(path).text
+    assert f"/console/{path}?sort=customer.name" in page.replace("&amp;", "&")
+    assert 'aria-sort="descending"' in browser.get(f"{path}?sort=-customer.name").text
+    browser.done(f"{path}/views?sort=-customer.name", name="x")
+    for id, schema in (
+        (target["id"], [{**name, "name": "label", "rename_from": "name"}]),
+        (made["id"], [made["schema"][0], {**refers, "name": "buyer", "rename_from": "customer"}]),
+    ):
+        changed = cast.root.put(f"collections/{id}", {"schema": schema})
+        assert changed.status_code == 200, changed.json
+    with app.app_context():
+        (view,) = db.db.session.scalars(sa.select(SavedView)).all()
+        assert view.state["sort"] == "-buyer.label"

@@ -12,7 +12,7 @@ from flask import Flask
 
 from tests import sharded_sql
 from tests.accounts.test_attributes import define
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.records.test_cursor import backward, forward, problems, together
 from tests.security.test_reads import reads
 from tests.sql import statements
@@ -43,7 +43,7 @@ POSTS = [
     {"name": "owner", "type": "user"},
 ]
 SHOWN = [one["name"] for one in CUSTOMERS if one["name"] != "secret"]
-OPEN = "open = true || created_by = @request.auth.id"
+OPENED = "open = true || created_by = @request.auth.id"
 PATHS = (
     *(f"customer.{name}" for name in ("name", "size", "since", "met", "open", "shout", "rank")),
     *("customer.site.name", "customer.site", "customer.created_at", "customer.created_by.name"),
@@ -57,9 +57,9 @@ def shop(app: Flask, cast: Cast) -> Cast:
     """Posts of customers at sites, some of them closed to all but alice, who made them."""
     for caller, name in ((cast.alice, "Ann"), (cast.bob, "Bo")):
         assert caller.patch("auth/me", {"name": name}).status_code == 200
-    make_collection(cast.root, "sites", SITES, view_rule=OPEN)
+    make_collection(cast.root, "sites", SITES, view_rule=OPENED)
     make_collection(
-        cast.root, "customers", CUSTOMERS, view_rule=OPEN, view_fields=SHOWN, list_rule=None
+        cast.root, "customers", CUSTOMERS, view_rule=OPENED, view_fields=SHOWN, list_rule=None
     )
     make_collection(cast.root, schema=POSTS)
     chance = random.Random(7)
@@ -301,3 +301,27 @@ def test_personal_data_behind_references_is_noted(shop: Cast) -> None:
     assert shop.alice.get("records/posts/aggregate", query_string=query).status_code == 200
     [event] = reads(shop.alice, path="aggregate")
     assert (event["target_type"], event["details"]["fields"]) == ("col_customers", ["phone"])
+
+
+def test_record_in_the_trash_sorts_and_refers_as_none(root: Caller, alice: Caller) -> None:
+    name = {"name": "name", "type": "text"}
+    for collection, to in (("teams", None), ("players", "teams")):
+        refers = [{"name": "team", "type": "reference", "collection": to, "on_delete": "set_null"}]
+        schema = [name, *(refers if to else [])]
+        body = {"name": collection, "schema": schema, "options": {"trash": {"days": 30}}, **OPEN}
+        assert root.post("collections", body).status_code == 201
+    team = make_record(alice, "teams", name="a")["id"]
+    player = make_record(alice, "players", name="p", team=team)["id"]
+    path = f"records/teams/{team}?expand=players_via_team"
+    assert [one["id"] for one in alice.get(path).json["expand"]["players_via_team"]["items"]] == [
+        player
+    ]
+    assert alice.delete(f"records/players/{player}").status_code == 204
+    assert alice.get(path).json["expand"]["players_via_team"]["items"] == []
+    other = make_record(alice, "players", name="q", team=team)["id"]
+    assert alice.delete(f"records/teams/{team}").status_code == 204
+    query = {"functions": "count()", "group_by": "team.name"}
+    groups = alice.get("records/players/aggregate", query_string=query).json["results"]
+    assert groups == [{"team.name": None, "count": 1}]
+    found = alice.get("records/players", query_string={"sort": "team.name"}).json["items"]
+    assert [one["id"] for one in found] == [other]
