@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+from random import Random
 from typing import Any
 from unicodedata import normalize
 
@@ -18,6 +20,7 @@ from tests.builders import Caller, make_collection, make_record
 from tests.mailbox import run_jobs
 
 SEARCHED = {"search": True}
+PROBES = int(os.environ.get("TEST_PROBES", "200"))
 TITLE = {"name": "title", "type": "text", "options": SEARCHED}
 BODY = {"name": "body", "type": "text", "options": SEARCHED}
 
@@ -311,3 +314,31 @@ def test_an_erased_text_leaves_no_word_in_the_index(
     assert b"xylophone" not in left
     assert b"quetzal" not in left
     assert "kept1" in titles(alice, "kept1*")
+
+
+@pytest.mark.long
+def test_hidden_records_and_fields_change_nothing(root: Caller, alice: Caller, bob: Caller) -> None:
+    """What a caller finds is as in a collection without what it may not see."""
+    hidden = {**BODY, "readable_if": "@has_role(admin)"}
+    rule = {"list_rule": "secret != true || @has_role(admin)"}
+    secret = {"name": "secret", "type": "boolean"}
+    make_collection(root, "notes", [hidden, TITLE, secret], **rule)
+    make_collection(root, "visible", [TITLE, secret], **rule)
+    rng, words = Random(7), ["red", "redder", "blue", "東京", "Straße", "😀", "sea"]
+    for _ in range(60):
+        title, body = (" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(2))
+        is_secret = rng.random() < 0.4
+        make_record(alice, "notes", title=title, body=body, secret=is_secret)
+        if not is_secret:
+            make_record(alice, "visible", title=title, secret=False)
+
+    def probe(collection: str, query: dict[str, Any]) -> Any:
+        page = bob.get(f"records/{collection}", query_string=query).json
+        shown = [(one["title"], one["_highlights"]) for one in page["items"]]
+        return shown, page.get("total")
+
+    for number in range(PROBES):
+        terms = rng.choices([*words, "re*", '"red sea"', "strasse", "京"], k=rng.randint(1, 2))
+        text = " ".join([*terms, *(["-blue"] if number % 3 == 0 else [])])
+        query = {"search": text, "highlight": "1", "limit": "7", "skip": str(number % 2 * 7)}
+        assert probe("notes", query) == probe("visible", query), query

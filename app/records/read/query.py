@@ -55,11 +55,11 @@ class Conditions:
     fixed: frozenset[str] = frozenset()
     """Fields that have the same value in all matching records."""
     search: Search | None = None
-    """The search whose condition is among them."""
+    """What else the records have to meet."""
 
     @property
     def indexed(self) -> Sequence[Any]:
-        """The conditions, with those of the index of words."""
+        """The conditions, with that of the search."""
         return [*self.where, *(self.search.indexed if self.search else ())]
 
 
@@ -220,7 +220,6 @@ def parse_conditions(
     elif texts := parameters.get(search.NAME):
         found = search.parse(access, texts[-1], problems)
     where = _field_values(access, parameters, excluded, problems)
-    where += [found.condition] if found else []
     text = (parameters.get("filter") or [""])[-1]
     filter_ = None
     if text.strip():
@@ -237,14 +236,15 @@ def parse_conditions(
         if name not in excluded and name in access.comparable and len(texts) == 1
     }
     if filter_ is None:
-        return Conditions(where, {}, (), is_recurring=not where, fixed=fixed, search=found)
+        is_recurring = not where and found is None
+        return Conditions(where, {}, (), is_recurring=is_recurring, fixed=fixed, search=found)
     compiled = accesses.filter_condition(access, filter_)
     referenced = definitions.referenced_definitions(access.definition, text)
     return Conditions(
         [*where, compiled.expression],
         bound=compiled.parameters(access.subject, account_id=access.caller.account_id),
         version_checks={check for one in referenced for check in one.version_checks},
-        is_recurring=not where and filter_.is_cached,
+        is_recurring=not where and found is None and filter_.is_cached,
         presupposed=filter_.presupposed,
         fixed=filter_.fixed | fixed,
         search=found,

@@ -118,11 +118,16 @@ class Search:
 
     @cached_property
     def indexed(self) -> Sequence[sa.ColumnElement[bool]]:
-        """Conditions of the index that hold for all records which meet `condition`."""
+        """`condition`, as the index answers it, with what the index does not know."""
         account_id = self.access.caller.account_id
         if account_id is None:  # the account begins indexed words
-            return ()
-        key = search_index.key_of(account_id)
+            return [self.condition]
+        # The index knows neither the order of words nor what is not to occur.
+        is_whole = not self.unwanted and all(len(term.words) == 1 for term in self.wanted)
+        found = self._in_index(search_index.key_of(account_id))
+        return found if is_whole else [*found, self.condition]
+
+    def _in_index(self, key: str) -> Sequence[sa.ColumnElement[bool]]:
         if db.has_one_writer():
             return self._matched(key)
         if len(self._columns) == 1:
@@ -199,12 +204,19 @@ def _has(column: Any, term: Term) -> sa.ColumnElement[bool]:
 def _numbers(column: Any, term: Term) -> Iterator[Any]:
     """How often a term occurs; of a beginning also how often as a whole word."""
     for one in [term, replace(term, is_open=False)] if term.is_open else [term]:
-        text = sa.literal(one.text, Text)
-        yield (_length(column) - _length(sa.func.replace(column, text, ""))) // len(one.text)
+        shorter = sa.func.replace(column, sa.literal(one.text, Text), "")
+        yield (_length(column) - _length(shorter)) // _length_of(one.text)
 
 
 def _length(text: Any) -> sa.ColumnElement[int]:
-    return sa.func.length(text, type_=sa.Integer())
+    """The characters of a text; on PostgreSQL its bytes, which need not be counted."""
+    length = sa.func.length if db.has_one_writer() else sa.func.octet_length
+    return length(text, type_=sa.Integer())
+
+
+def _length_of(text: str) -> int:
+    """The same of a constant."""
+    return len(text) if db.has_one_writer() else len(text.encode())
 
 
 def _at_least(column: sa.Column[Any], term: str) -> sa.ColumnElement[bool]:
@@ -236,7 +248,8 @@ class SearchParts:
         if keys[0].name != RANK:
             return _narrowed(OffsetParts(keys)(), self.search.indexed)
         ranked = Part(self.search.indexed, [key.ordered() for key in keys], _few())
-        return [ranked, *_narrowed(OffsetParts(keys[1:])(), (), _many())]
+        newest = _narrowed(OffsetParts(keys[1:])(), [self.search.condition], _many())
+        return [ranked, *newest]
 
 
 def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Part]:
@@ -246,9 +259,11 @@ def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Par
     newest, position = keys[1:], walk.position
     if position is None:
         few = _narrowed(cursor.parts(keys, walk), search.indexed, _few())
-        return [*few, *_narrowed(cursor.parts(newest, walk), (), _many())]
+        many = _narrowed(cursor.parts(newest, walk), [search.condition], _many())
+        return [*few, *many]
     if position[0] is None:  # where too many were found to rank them
-        return cursor.parts(newest, replace(walk, position=position[1:]))
+        after = cursor.parts(newest, replace(walk, position=position[1:]))
+        return _narrowed(after, [search.condition])
     return _narrowed(cursor.parts(keys, walk), search.indexed)
 
 

@@ -131,6 +131,7 @@ class Selection:
     def is_filtered(self) -> bool:
         """Whether an index may have to serve conditions, and not only the order."""
         is_apart = self.joined is not None or self.definition.view is not None
+        is_apart = is_apart or self.search is not None
         return self.access.where is not None or bool(self.conditions) or is_apart
 
     def read(
