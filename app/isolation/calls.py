@@ -494,6 +494,8 @@ def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str,
     if route.endswith("/export"):
         yield from ({"format": kind} for kind in ("json", "jsonl", "csv", "zip"))
     else:
+        if definition.trash_days:
+            yield from ({"trash": "true", **more} for more in ({}, {"cursor": ""}))
         yield {"cursor": "", "limit": "1"}
         yield from ({"expand": name} for name in _record_references(definition))
 

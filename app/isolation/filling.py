@@ -30,7 +30,7 @@ from app.files import purge, storage
 from app.ids import new_id
 from app.isolation import rows
 from app.isolation.tenants import Tenant
-from app.records.store import writes
+from app.records.store import trash, writes
 from app.rules.nodes import Caller, Comparison, Literal
 
 ROLES = (ADMIN, EDITOR, VIEWER)
@@ -77,6 +77,8 @@ def create_tenant(tenant: Tenant) -> None:
             _write(definition.table, row)
             links.rebuild(definition, account.id)
             search_words.store_all(definition, account.id)
+            if definition.trash_days:
+                trash.put_away(definition, [row | {"id": new_id()}], tenant.id_of("users"))
             file_ids += [
                 file["id"] for name in definition.files for file in files_in(str(row[name]))
             ]

@@ -14,10 +14,12 @@ from app.collections.models import TrashedRecord
 from app.db import transaction
 from app.files import purge as files
 from app.records import trash
+from app.records.store import trash as stored
 from tests.auth.test_api_keys import machine
 from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 from tests.bundle.accounts import export, import_
 from tests.files.test_files import upload
+from tests.parallel import at_once
 from tests.usage.test_meters import used
 from tests.usage.test_quotas import limit
 from tests.webhooks.delivering import deliveries, make_webhook
@@ -567,3 +569,88 @@ def test_bundle_carries_the_trash(app: Flask, cast: Cast, tmp_path: Any) -> None
     assert len({one[name] for name in changing} - {cast.alice.id}) == 2  # a user of its own
     assert restored(there, "things", record).status_code == 200
     assert len(in_trash(cast.alice, "things")) == 1
+
+
+def test_concurrent_ways_out_of_the_trash_end_in_one(root: Caller, alice: Caller) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    for way in ("restore", "purge"):
+        record = make_record(alice, "things", title=way, code="A")
+        path = f"records/things/{record['id']}"
+        put_away(alice, "things", record)
+
+        def back(path: str = path) -> int:
+            return alice.post(f"{path}/restore", {}).status_code
+
+        def gone(path: str = path) -> int:
+            return alice.delete(f"{path}?permanently=true").status_code
+
+        calls = [back, back if way == "restore" else gone, back]
+        answers = at_once(3, lambda number, calls=calls: calls[number]())  # type: ignore[misc]
+        # A deletion for good may come behind a restore, too: then the record is gone all the same.
+        assert set(answers) <= {200, 204, 404}
+        live = alice.get(path).status_code == 200
+        there = any(one["id"] == record["id"] for one in in_trash(alice, "things"))
+        assert not there
+        assert live is (way == "restore" or 204 not in answers)
+        if live:
+            assert alice.delete(f"{path}?permanently=true").status_code == 204
+
+
+def test_unique_value_goes_to_one_of_those_that_want_it_at_once(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    record = make_record(alice, "things", title="a", code="A")
+    put_away(alice, "things", record)
+
+    def back() -> int:
+        return restored(alice, "things", record).status_code
+
+    def other() -> int:
+        return alice.post("records/things", {"title": "b", "code": "A"}).status_code
+
+    assert sorted(at_once(2, lambda number: (back, other)[number]())) in ([200, 409], [201, 409])
+    assert alice.get("records/things?code=A").json["total"] == 1
+
+
+def test_killed_deletion_leaves_the_record_in_one_place(
+    root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(root, **TRASH)
+    record = make_record(alice, title="a")
+
+    def end(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    path = f"records/posts/{record['id']}"
+    ways = {"put_away": lambda: alice.delete(path), "forget": lambda: alice.post(f"{path}/restore")}
+    for name, call in ways.items():
+        monkeypatch.setattr(stored, name, end)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        monkeypatch.undo()
+        live = alice.get("records/posts").json["total"]
+        assert live + len(in_trash(alice, "posts")) == 1
+        if live:
+            put_away(alice, "posts", record)
+    assert restored(alice, "posts", record).status_code == 200
+
+
+def test_manifest_states_the_trash(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+    put_away(alice, "posts", make_record(alice, title="a"))
+    manifest = root.get("manifest/export").json
+    [posts] = [one for one in manifest["collections"] if one["name"] == "posts"]
+    assert posts["options"] == {"trash": {"days": 30}}
+    assert root.post("manifest/plan", {"manifest": manifest}).json["has_changes"] is False
+    posts["options"] = {"trash": None}
+    only = {"version": manifest["version"], "collections": [posts]}
+    plan = root.post("manifest/plan", {"manifest": only}).json
+    changed = [one["operation"] for one in plan["operations"][0]["changes"]]
+    assert changed == ["discard_trash", "change_option"]
+    body = {"manifest": only, "plan_hash": plan["plan_hash"]}
+    assert root.post("manifest/apply", body).status_code == 200
+    back = {"manifest": plan["reverse"]}
+    planned = root.post("manifest/plan", back).json["plan_hash"]
+    assert root.post("manifest/apply", back | {"plan_hash": planned}).status_code == 200
+    assert in_trash(alice, "posts") == []

@@ -52,7 +52,7 @@ EVERY_TYPE = [
 @pytest.fixture
 def furnished(app: Flask, cast: Cast) -> Flask:
     """An instance with collections of every type of field, that refer to each other."""
-    make_collection(cast.root, "posts", EVERY_TYPE)
+    make_collection(cast.root, "posts", EVERY_TYPE, options={"trash": {"days": 30}})
     referring = [
         {"name": "post", "type": "reference", "collection": "posts", "required": True},
         {"name": "owner", "type": "user", "on_delete": "restrict", "required": True},

@@ -13,7 +13,6 @@ from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
-from app.errors import NotFound
 from app.records import service, trash
 from app.records.store.reads import ListQuery
 from app.web.languages import gettext
@@ -25,11 +24,9 @@ RECORD = f"{TRASH}/<uuid:record_id>"
 @page(TRASH, role=USER, retry_stale=True)
 def show_trash(scope: CollectionScope, form: Form | None = None) -> Page:
     """What the caller may list and delete of the trash, the latest first."""
-    if not scope.collection.trash_days:
-        raise NotFound(trash.NO_TRASH)
     listing = lists.from_request("console.show_trash", **scope.url_args)
     access = scope.access(trashes.of(scope.collection), "list")
-    if access and scope.access(scope.collection, "delete"):
+    if scope.collection.trash_days and access and scope.access(scope.collection, "delete"):
         found = ListQuery(
             parameters={"trash": ["true"], "sort": ["-deleted_at"]},
             skip=listing.skip,

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.audit import append
-from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.collections.trash import FROM_ROW, TRASH
@@ -20,9 +19,9 @@ AT_ONCE = 500  # rows of one statement
 KEPT = [name for name in SYSTEM_FIELDS if name not in FROM_ROW]
 
 
-def put_away(definition: Definition, rows: Iterable[Row], by: Principal) -> None:
-    """Store records that were just deleted."""
-    facts = {"collection_id": definition.id, "deleted_at": clock.now(), "deleted_by": by.user_id}
+def put_away(definition: Definition, rows: Iterable[Row], user_id: str | None) -> None:
+    """Store records that were just deleted by a user."""
+    facts = {"collection_id": definition.id, "deleted_at": clock.now(), "deleted_by": user_id}
     names = (*KEPT, *definition.fields)
     pieces = list[dict[str, Any]]()
     for row in rows:

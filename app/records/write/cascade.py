@@ -117,7 +117,7 @@ def remove(
         for one, ids in gone:
             links.forget(one, cascade.account_id, ids)
             if one.trash_days and not permanently:
-                trash.put_away(one, cascade.gone[one.name].values(), by)
+                trash.put_away(one, cascade.gone[one.name].values(), by.user_id)
     except IntegrityError as error:
         names = {name: [""] for name in cascade.gone}
         if any(_targets(one, names, ("restrict", None)) for one in known.values()):
