@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
 
@@ -113,6 +113,8 @@ class Definition:
     """Whether changes of its records are events of the instance."""
     view: JSONMapping | None = None
     """What a view reads, and how; None for collections of records."""
+    default_sort: ClassVar[Any] = DEFAULT_SORT
+    """The order of lists that ask for none."""
     indexing: JSONMapping | None = None
     """The `fields` that cannot be searched yet, and the number of `records` that can be."""
 
@@ -183,11 +185,6 @@ class Definition:
     def system(self) -> Names[str]:
         """The names of the system's fields that its records have."""
         return SYSTEM_FIELDS
-
-    @cached_property
-    def default_sort(self) -> Sequence[str]:
-        """The order of lists that ask for none."""
-        return DEFAULT_SORT
 
     @cached_property
     def table(self) -> sa.Table:

@@ -306,6 +306,10 @@ def _value(field: Field, text: str, problems: list[JSONObject]) -> Any:
         return text
 
 
+def _is_sortable(access: Access, name: str) -> bool:
+    return name in access.comparable and access.comparable[name].filterable
+
+
 def _sort(
     access: Access,
     paths: Paths | None,
@@ -319,8 +323,7 @@ def _sort(
     texts = texts or [
         key
         for key in access.definition.default_sort
-        if key.removeprefix("-") in access.comparable
-        and access.comparable[key.removeprefix("-")].filterable
+        if access.definition.view is None or _is_sortable(access, key.removeprefix("-"))
     ]
     if len(texts) > MAX_SORT_KEYS:
         problems.append(problem("sort", "invalid_option", f"At most {MAX_SORT_KEYS} sort keys."))
