@@ -14,7 +14,7 @@ from flask import Flask
 
 from app.collections import definitions
 from app.context import tenancy
-from app.db import db
+from app.db import db, words
 from app.records.read import search
 from tests.builders import Caller, make_collection, make_record
 from tests.mailbox import run_jobs
@@ -324,9 +324,9 @@ def test_hidden_records_and_fields_change_nothing(root: Caller, alice: Caller, b
     secret = {"name": "secret", "type": "boolean"}
     make_collection(root, "notes", [hidden, TITLE, secret], **rule)
     make_collection(root, "visible", [TITLE, secret], **rule)
-    rng, words = Random(7), ["red", "redder", "blue", "東京", "Straße", "😀", "sea"]
+    rng, some = Random(7), ["red", "redder", "blue", "東京", "Straße", "😀", "sea"]
     for _ in range(60):
-        title, body = (" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(2))
+        title, body = (" ".join(rng.choices(some, k=rng.randint(1, 6))) for _ in range(2))
         is_secret = rng.random() < 0.4
         make_record(alice, "notes", title=title, body=body, secret=is_secret)
         if not is_secret:
@@ -338,7 +338,49 @@ def test_hidden_records_and_fields_change_nothing(root: Caller, alice: Caller, b
         return shown, page.get("total")
 
     for number in range(PROBES):
-        terms = rng.choices([*words, "re*", '"red sea"', "strasse", "京"], k=rng.randint(1, 2))
+        terms = rng.choices([*some, "re*", '"red sea"', "strasse", "京"], k=rng.randint(1, 2))
         text = " ".join([*terms, *(["-blue"] if number % 3 == 0 else [])])
         query = {"search": text, "highlight": "1", "limit": "7", "skip": str(number % 2 * 7)}
         assert probe("notes", query) == probe("visible", query), query
+
+
+SCRIPTS = {
+    "latin": "naïve café Ångström jalapeño crème",
+    "cyrillic": "ёлка Москва ЩУКА подъезд щука",
+    "german": "Straße STRASSE Grüße öffnen Übung",
+    "turkish": "İstanbul ısı Iğdır şeker ÇAY",
+    "japanese": "東京タワー 京都 タワーマンション ひらがな 行く",
+    "emoji": "😀 👍🏽 🇩🇪 ❤️ 👨‍👩‍👧",
+}
+
+
+@pytest.mark.long
+def test_both_databases_find_what_the_words_say(notes: None, alice: Caller) -> None:
+    """300 queries; what each has to find is computed without a database."""
+    rng, texts = Random(11), list[str]()
+    for _ in range(80):
+        own = rng.choice([*SCRIPTS.values()]).split()
+        texts.append(" ".join(rng.choices(own, k=rng.randint(1, 4))))
+    for start in range(0, len(texts), 40):
+        body = {"records": [{"title": one} for one in texts[start : start + 40]]}
+        assert alice.post("records/notes/batch", body).status_code == 201
+    for number in range(300):
+        own = rng.choice([*SCRIPTS.values()]).split()
+        word, other = rng.choice(own), rng.choice(own)
+        cut = word[: rng.randint(1, len(word))]
+        text = rng.choice([word, word.upper(), f"{cut}*", f'"{word} {other}"', f"{word} {other}"])
+        if number % 5 == 0:
+            text = f"{text} -{other}"
+        wanted, unwanted = search.terms(text)
+        marked = [(one, words.marked(one)) for one in texts]
+        expected = [
+            one
+            for one, stored in marked
+            if all(term.text in stored for term in wanted)
+            and not any(term.text in stored for term in unwanted)
+        ]
+        if wanted:
+            page = listed(alice, text, limit=100).json
+            assert sorted(one["title"] for one in page["items"]) == sorted(
+                normalize("NFC", one) for one in expected
+            ), text

@@ -73,6 +73,18 @@ def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | Non
     if len(text) > LONGEST:
         problems.append(problem(NAME, "too_long", f"At most {LONGEST} characters."))
         return None
+    wanted, unwanted = terms(text)
+    if not wanted:
+        problems.append(problem(NAME, "invalid_option", NO_WORD))
+        return None
+    if sum(len(term.words) for term in (*wanted, *unwanted)) > MAX_WORDS:
+        problems.append(problem(NAME, "too_long", f"At most {MAX_WORDS} words."))
+        return None
+    return Search(access, fields, wanted, unwanted)
+
+
+def terms(text: str) -> tuple[list[Term], list[Term]]:
+    """The terms that a search wants, and those that are not to occur."""
     wanted, unwanted = list[Term](), list[Term]()
     end = len(text.rstrip())
     for match in TERM.finditer(text):
@@ -82,13 +94,7 @@ def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | Non
         is_open = is_open or (phrase is None and (is_last or word.endswith("*")))
         if parts:
             (unwanted if sign else wanted).append(Term(tuple(parts), is_open))
-    if not wanted:
-        problems.append(problem(NAME, "invalid_option", NO_WORD))
-        return None
-    if sum(len(term.words) for term in (*wanted, *unwanted)) > MAX_WORDS:
-        problems.append(problem(NAME, "too_long", f"At most {MAX_WORDS} words."))
-        return None
-    return Search(access, fields, wanted, unwanted)
+    return wanted, unwanted
 
 
 @dataclass(frozen=True, eq=False)
