@@ -26,7 +26,7 @@ from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, file_links, views
 from app.records.read import query as queries
-from app.records.read.search import HIGHLIGHTS
+from app.records.read.search import HIGHLIGHTS, SearchParts
 from app.records.read.views import RecordView, Tree
 from app.records.store import SizeLimit, reads
 from app.records.store.reads import ListQuery
@@ -110,7 +110,9 @@ def _parse(collection: str, query: ListQuery, by: Principal) -> queries.Query:
 
 
 def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
-    selection, is_recurring, parts = parsed.selection, parsed.is_recurring, parsed.parts
+    selection, is_recurring = parsed.selection, parsed.is_recurring
+    keys, found = tuple(parsed.keys), parsed.conditions.search
+    parts = SearchParts(found, keys) if found else cursor.OffsetParts(keys)
     if query.since is not None:
         recent = parsed.access.definition.table.c.created_at >= query.since
         selection = dataclasses.replace(selection, conditions=(*selection.conditions, recent))

@@ -70,12 +70,12 @@ class FilterForm(Form):
     def active(self) -> int:
         """The number of conditions in use, the expression among them."""
         used = (self[f"field_{n}"] or self[f"value_{n}"] for n in range(self.rows))
-        return sum(map(bool, used)) + bool(self["filter"]) + bool(self["search"])
+        return sum(map(bool, used)) + bool(self["filter"]) + bool(self.values["search"])
 
     def parameters(self, access: Access) -> dict[str, list[str]]:
         """The parameters of a list. Raises InvalidValues."""
-        searched = {"search": [self["search"]]} if self["search"] else {}
-        return {"filter": [self.build(access)], **searched}
+        text = self.values["search"]
+        return {"filter": [self.build(access)], **({"search": [text]} if text else {})}
 
     def build(self, access: Access) -> str:
         """The filter expression. Raises InvalidValues."""
@@ -175,7 +175,7 @@ def is_indexed(form: FilterForm, access: Access) -> bool:
         for name, operator, text in rows
         if operator == "=" and (access.definition.followed(name) is None or UuidPath.accepts(text))
     )
-    return by_index or bool(form["search"]) or not form.built
+    return by_index or not form.built or bool(form.values["search"])
 
 
 def labels(form: FilterForm, access: Access, by: Principal) -> dict[str, str]:

@@ -221,7 +221,7 @@ def _shown(
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "filter_fields": filters.offered_fields(access),
         "searches": bool(filters.searched_fields(access)),
-        "has_words": filters.has_words(access),
+        "has_words": not access.comparable.keys().isdisjoint(access.definition.searched),
         "completions": completions.of_access(access),
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),

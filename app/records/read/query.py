@@ -22,9 +22,9 @@ from app.db import filters
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, search, views
-from app.records.read.cursor import CursorPosition, Key, OffsetParts
+from app.records.read.cursor import CursorPosition, Key
 from app.records.read.paths import PathError, Paths
-from app.records.read.search import Search, SearchParts
+from app.records.read.search import Search
 from app.records.read.views import Branch, names_in
 from app.records.store.reads import Part, Selection
 from app.rules.elements import CodePoints
@@ -89,12 +89,6 @@ class Query:
         bound = self.conditions.bound
         found = Selection(self.access, where, bound, checks, names, search=searched)
         return found if self.paths is None else self.paths.joined(found)
-
-    @property
-    def parts(self) -> OffsetParts | SearchParts:
-        """The ranges of the list, read from its start."""
-        keys, searched = tuple(self.keys), self.conditions.search
-        return SearchParts(searched, keys) if searched else OffsetParts(keys)
 
     def parts_from(self, position: CursorPosition) -> Sequence[Part]:
         """The ranges of the list from a position on."""
