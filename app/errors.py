@@ -194,6 +194,17 @@ class RangeNotSatisfiable(AppError):
         super().__init__(headers={"Content-Range": f"bytes */{size}"})
 
 
+class ViewReadOnly(Forbidden):
+    """A change of the records of a view."""
+
+    status = 405
+    error = "view_read_only"
+    message = "This collection is a view: its records are only read."
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Allow": "GET"})
+
+
 class UpgradeRequired(AppError):
     """A request that is not the WebSocket handshake that the route expects."""
 

@@ -245,7 +245,7 @@ def test_openapi_writes_have_signature_and_idempotency_headers(spec: dict[str, A
         assert ("Idempotency-Key" in taken) == repeats, name
     one = spec["paths"]["/api/v1/records/{collection}/{record_id}"]
     names = {resolved(spec, parameter)["name"] for parameter in one["get"]["parameters"]}
-    assert names == {"If-None-Match", "expand", "fields", "as_of"}
+    assert names == {"If-None-Match", "expand", "fields", "file_links", "as_of"}
 
 
 def test_openapi_record_writes_document_428(spec: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from app.collections.people import People
 from app.collections.view_sources import CLOSED, bind
 from app.db import replica
 from app.db.versioned_cache import Memo
-from app.errors import Forbidden, NotFound, Unauthorized, problem
+from app.errors import Forbidden, NotFound, Unauthorized, ViewReadOnly, problem
 from app.rules import depth, sql
 from app.rules.named import FLAG
 from app.rules.nodes import PLAN, asks_for_plan
@@ -50,17 +50,6 @@ class RuleDenied(Forbidden):
     def __init__(self, caller: Principal, collection: str, operation: str) -> None:
         super().__init__()
         self.caller, self.collection, self.operation = caller, collection, operation
-
-
-class ViewReadOnly(Forbidden):
-    """A change of the records of a view."""
-
-    status = 405
-    error = "view_read_only"
-    message = "This collection is a view: its records are only read."
-
-    def __init__(self) -> None:
-        super().__init__(headers={"Allow": "GET"})
 
 
 @dataclass(frozen=True, eq=False)

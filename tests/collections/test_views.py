@@ -127,10 +127,15 @@ def test_view_is_only_read(root: Caller, alice: Caller, tickets: list[dict[str, 
         alice.delete(f"records/summary/{id}"),
         alice.post("records/summary/batch", {"records": [{"title": "x"}]}),
         alice.post("records/summary/import", [{"title": "x"}]),
+        alice.post(f"records/summary/{id}/restore", {"audit_id": 1}),
+        alice.post(f"records/summary/{id}/erase"),
         root.post("records/summary", {"title": "x"}),
     ):
         assert (answer.status_code, answer.json["error"]) == (405, "view_read_only"), answer.json
         assert answer.headers["Allow"] == "GET"
+    for address in (f"{id}/history", f"{id}?as_of=2026-01-01T00:00:00Z"):
+        answer = alice.get(f"records/summary/{address}")
+        assert (answer.status_code, answer.json["error"]) == (400, "is_view"), answer.json
 
 
 def test_cursor_walks_a_view(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -> None:

@@ -37,6 +37,7 @@ SPECIAL_FUNCTIONS = {
     ),
     "coalesce(value, …)": lazy_gettext("the first value that is not null"),
     "nullif(value, value)": lazy_gettext("the first value, or null where both are equal"),
+    "decimal(value)": "decimal",
     "now()": "datetime",
 }
 

@@ -100,6 +100,8 @@ def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principa
     NotFound, Forbidden or AnswerTooLarge.
     """
     definition = _get_definition(collection, by)
+    if definition.view is not None:
+        raise definitions.NoRecordsOfItsOwn
     _, view = _load_visible(definition, record_id, "update", by, pasts.load_last_entries)
     key = (by.require_account_id(), record_id)
     sealing.settle(key[0])

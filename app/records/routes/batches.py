@@ -187,7 +187,7 @@ def refuse_conditions() -> None:
     example={"created": [], "updated": [EXAMPLE], "count": 1},
     description="With mode=upsert: all existed and were updated.",
 )
-@blueprint.fails(409, 413, 428)
+@blueprint.fails(405, 409, 413, 428)
 @optimistic
 @anonymous(operator="records")
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
@@ -213,7 +213,7 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
-@blueprint.fails(409, 413, 428)
+@blueprint.fails(405, 409, 413, 428)
 @optimistic
 @anonymous(operator="records")
 def update_records(body: JSONObject, collection: str) -> Response:
@@ -229,7 +229,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.route("/records/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
-@blueprint.fails(409, 413, 428)
+@blueprint.fails(405, 409, 413, 428)
 @optimistic
 @anonymous(operator="records")
 def delete_records(body: JSONObject, collection: str) -> Response:
@@ -265,7 +265,7 @@ def delete_records(body: JSONObject, collection: str) -> Response:
         ]
     },
 )
-@blueprint.fails(409, 412, 413, 428)
+@blueprint.fails(405, 409, 412, 413, 428)
 @optimistic
 @anonymous(operator="records")
 def run_operations(body: JSONObject) -> Response:

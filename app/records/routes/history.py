@@ -174,7 +174,7 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(RestoreBody, required=False, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
-@blueprint.fails(409, 412, 428)
+@blueprint.fails(405, 409, 412, 428)
 @optimistic
 @anonymous(operator="records")
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -201,7 +201,7 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
 @blueprint.route(f"{BY_ID}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
-@blueprint.fails(409, 428)
+@blueprint.fails(405, 409, 428)
 @optimistic
 @anonymous
 def erase_record(collection: str, record_id: str) -> Response:

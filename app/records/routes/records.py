@@ -301,7 +301,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.doc(requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
 @blueprint.response(201, RecordObject, example=EXAMPLE)
-@blueprint.fails(409, 428)
+@blueprint.fails(405, 409, 428)
 @optimistic
 @anonymous(operator="records")
 def create_record(body: JSONObject, collection: str) -> Response:
@@ -356,7 +356,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(409, 412, 428)
+@blueprint.fails(405, 409, 412, 428)
 @optimistic
 @anonymous(operator="records")
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -376,7 +376,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(409, 412, 428)
+@blueprint.fails(405, 409, 412, 428)
 @optimistic
 @anonymous(operator="records")
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
@@ -399,7 +399,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(DeletionArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(409, 412, 422, 428)
+@blueprint.fails(405, 409, 412, 422, 428)
 @optimistic
 @anonymous(operator="records")
 def delete_record(args: JSONObject, collection: str, record_id: str) -> Response:

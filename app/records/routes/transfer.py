@@ -195,7 +195,7 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(409, 413, 415, 422, 428, 503)
+@blueprint.fails(405, 409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
 @anonymous(operator="records")
