@@ -62,6 +62,7 @@ READS: Mapping[str, str] = {
     "sso_assertions": EXPIRED,
     "sso_flows": EXPIRED,
     "sso_refusals": EXPIRED,
+    "trashed_records": EXPIRED,
     "usage_counts": COUNTED,
     "used_mfa_tokens": EXPIRED,
     "users": SUPERADMIN,
@@ -76,7 +77,9 @@ CHANGES: Mapping[str, str] = {
     "files": "a job marks files that no record has",
     "record_counts": "a schema change counts its table, and forgets it with it",
     "record_links": "entries go with their field or collection, and follow a new name",
+    "record_sequences": "counters go with their field or collection, and follow a new name",
     "saved_views": "views go with their collection",
+    "trashed_records": "they go with their collection, and a job passes over files that they have",
     "usage_counts": "a job adds up days that are over",
     "usage_notices": "a job forgets notices of former periods",
 }
