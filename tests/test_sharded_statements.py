@@ -150,6 +150,10 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
         for path in PATHS:
             answer = caller.get(path.format(**known))
             assert answer.status_code in (200, 400, 403, 404), (path, answer.json)
+            if caller is alice and path.startswith(("records/shelf", "records/sums")):
+                assert answer.status_code == 200, (path, answer.json)
+        (group,) = caller.get("records/sums?limit=1&filter=count>0").json["items"]
+        assert caller.get(f"records/sums/{group['id']}").status_code == 200
     for caller in (alice, inside):
         made = caller.post("records/books", record, headers={"Idempotency-Key": caller.email}).json
         caller.post("records/books", record, headers={"Idempotency-Key": caller.email})
@@ -192,4 +196,9 @@ PATHS = (
     *("webhooks", "workflows", "workflow-instances", "auth/sessions", "auth/me"),
     *("account/usage", "account/security-log", "account/domains", "account/setup-links"),
     *("records/books/export?format=csv", "changes", "account"),
+    *("records/shelf?sort=before_title&filter=title != 'a'", "records/shelf/{record_id}"),
+    *("records/shelf?cursor=&limit=1", "records/shelf/aggregate?functions=count()"),
+    *("records/sums?sort=-sum_pages&filter=count > 0", "records/sums?cursor=&limit=1"),
+    *("records/sums/export?format=csv", "records/shelf/export?format=json"),
+    "records/sums/aggregate?functions=sum(count)&group_by=before_title",
 )

@@ -71,10 +71,13 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     first = builders.make_record(alice, "books", title=HOSTILE)
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
     second |= {"site": f"https://books.example/{LONG}"}
-    shelf = {"name": "shelf", "type": "view", "from": "books", "list_rule": "true"}
-    shelf |= {"fields": ["title", "before.title"], "where": "pages = 7 || pages = null"}
-    view = cast.root.post("collections", shelf)
+    read = {"type": "view", "from": "books", "list_rule": "true", "view_rule": "true"}
+    shelf = {"fields": ["title", "before.title"], "where": "pages = 7 || pages = null"}
+    view = cast.root.post("collections", {"name": "shelf", **read, **shelf})
     assert view.status_code == 201, view.json
+    sums = {"group_by": ["title", "before.title"], "aggregates": ["count()", "sum(pages)"]}
+    grouped = cast.root.post("collections", {"name": "sums", **read, **sums})
+    assert grouped.status_code == 201, grouped.json
     record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
     gone = builders.make_record(alice, "books", title=f"{LONG}?")["id"]
     alice.delete(f"records/books/{gone}")
