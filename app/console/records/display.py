@@ -176,11 +176,11 @@ def choosable_columns(access: Access) -> list[str]:
 
 def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
     """A column of a list that is sorted by `sort`."""
-    face = access.readable[name].face
+    face, compared = access.readable[name].face, access.comparable.get(name)
+    key = _sort_key(access, name) if compared and compared.filterable else None
     width = column_widths(access).get(name) or _column_width(access, name) * PIXELS_PER_CHARACTER
-    if name not in access.comparable or not access.comparable[name].filterable:
+    if key is None:
         return Column(name, face, None, None, width)
-    key = _sort_key(access, name)
     order = {key: "ascending", f"-{key}": "descending"}.get(sort)
     next_sort = f"-{key}" if order == "ascending" else key
     url_args = {**listing.url_args, **listing.filters, "sort": next_sort}

@@ -145,14 +145,16 @@ def parse(
         walk = cursor.read(last_values, keys, binding, problems)
         if found and keys[0].name == search.RANK:
             keys = [search.rank_key(found, walk), *keys[1:]]
-    highlights = _highlights(last_values.get(search.HIGHLIGHT), found, problems)
+    highlights = search.HIGHLIGHT in last_values and _highlights(
+        last_values[search.HIGHLIGHT], found, problems
+    )
     if problems:
         raise InvalidValues(problems)
     return Query(access, conditions, keys, names, expanded, walk, paths, highlights)
 
 
-def _highlights(text: str | None, found: Search | None, problems: list[JSONObject]) -> bool:
-    if text is None or text.lower() in FALSE:
+def _highlights(text: str, found: Search | None, problems: list[JSONObject]) -> bool:
+    if text.lower() in FALSE:
         return False
     if found is None and not problems:
         message = "Only what is searched for is highlighted."
