@@ -92,6 +92,8 @@ class BeforeHandlers:
         changed: Sequence[Values],
         problems: Problems,
         missing: Missing,
+        *,
+        in_trash: bool = False,
     ) -> Sequence[Row]:
         """Call them for changes of locked records, which they may change; adds to `problems`.
 
@@ -105,7 +107,7 @@ class BeforeHandlers:
                 record = as_json(definition, stored, {**row, **values})
                 self._apply(access, row, values, (old,), record, index, problems, missing)
             problems.add(index, missing.get(index, ()))
-        if changes.handler_writes() == before:
+        if in_trash or changes.handler_writes() == before:
             return rows
         scoped = store.scope(definition, rows[0]["account_id"])
         now = writes.lock(definition, scoped, [row["id"] for row in rows])

@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app import clock, db, events, jobs
+from app import clock, db, events, jobs, rules
 from app.audit import append
 from app.audit import records as audit
 from app.auth import signatures
@@ -30,7 +30,7 @@ from app.collections.trash import TRASH
 from app.context import actor, tenancy
 from app.context.actor import Actor
 from app.db import versioned_cache
-from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.errors import Conflict, NotFound, problem
 from app.records import service
 from app.records.history import audit_view
 from app.records.read import views
@@ -38,6 +38,8 @@ from app.records.read.views import RecordView
 from app.records.store import reads, writes
 from app.records.store import trash as stored
 from app.records.write import changes, values
+from app.records.write.changes import Change
+from app.records.write.values import Body, Problems
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
 
@@ -48,14 +50,29 @@ TARGET_AWAY = "What this refers to in {} is gone, or in the trash: restore that 
 NO_TRASH = "This collection has no trash."
 
 
-def restore(collection: str, record_id: str, *, by: Principal) -> RecordView:
-    """Bring a record back under its id. Raises NotFound, Conflict, InvalidValues, QuotaExceeded."""
+def restore(
+    collection: str,
+    record_id: str,
+    given: Body = views.EMPTY,
+    *,
+    conditions: Preconditions = ANY_VERSION,
+    by: Principal,
+) -> RecordView:
+    """Bring a record back under its id, with given values in the place of its own.
+
+    These are judged as an update of the record. Raises NotFound, Forbidden, Conflict,
+    InvalidValues, PreconditionFailed, QuotaExceeded.
+    """
     with service.transaction(collection, by) as definition:
-        row = _locked(definition, record_id, by)
+        row, problems = _locked(definition, record_id, by, conditions), Problems()
         changes.check_quotas(by, 1)
+        change = _change(definition, row, given, problems, by) if given else None
         now = {"updated_at": clock.now(), "updated_by": by.user_id}
-        new = {**_fitting(definition, row), **now}
+        changed = {**row, **change.values[0]} if change else row
+        new = {**_fitting(definition, changed, given, problems), **now}
         if clashes := reads.find_conflicts(definition, [new]):
+            if change and not changes.is_allowed(change.access, _judged(new, row), change.sent[0]):
+                raise change.access.refusal()  # who may not have the value does not learn of it
             details = changes.not_unique(clashes[0])
             message = details[0]["message"]
             raise Conflict(message, field=details[0]["field"], details=details)
@@ -64,6 +81,8 @@ def restore(collection: str, record_id: str, *, by: Principal) -> RecordView:
             links.follow(definition, (), [new])
         except IntegrityError as error:  # taken, or a target gone, a moment ago
             raise versioned_cache.Stale from error
+        if change and not views.rule_matches(change.access, [_judged(record, row)], change.sent)[0]:
+            raise change.access.refusal()
         stored.forget(definition, [record])
         changes.announce(definition, "create", record, None, by, is_restored=True)
         return views.render_written(definition, [record], by)[0]
@@ -78,13 +97,18 @@ def delete(
     except NotFound:
         if not has(definitions.get(collection), record_id, by=by):
             raise
-        purge(collection, record_id, by=by)
+        purge(collection, record_id, conditions=conditions, by=by)
 
 
-def purge(collection: str, record_id: str, *, by: Principal) -> None:
-    """Delete a record in the trash for good. Raises NotFound, SignatureRequired."""
+def purge(
+    collection: str, record_id: str, *, conditions: Preconditions = ANY_VERSION, by: Principal
+) -> None:
+    """Delete a record in the trash for good.
+
+    Raises NotFound, PreconditionFailed, SignatureRequired.
+    """
     with service.transaction(collection, by) as definition:
-        row = _locked(definition, record_id, by)
+        row = _locked(definition, record_id, by, conditions)
         if definition.options.get("require_signature"):
             signatures.require()
         _forget(definition, row["account_id"], [row["id"]])
@@ -104,7 +128,12 @@ def check_deletable(definition: Definition, record_id: str, *, by: Principal) ->
     _locked(definition, record_id, by)
 
 
-def _locked(definition: Definition, record_id: str, by: Principal) -> JSONObject:
+def _locked(
+    definition: Definition,
+    record_id: str,
+    by: Principal,
+    conditions: Preconditions = ANY_VERSION,
+) -> JSONObject:
     """A record in the trash that the caller may delete. Raises NotFound, or what the rule says."""
     if not definition.trash_days:
         raise NotFound(NO_TRASH)
@@ -118,6 +147,7 @@ def _locked(definition: Definition, record_id: str, by: Principal) -> JSONObject
         viewing = views.view_access(trash, by)
         is_visible = viewing is not None and views.rule_matches(viewing, [row])[0]
         raise deleting.refusal() if is_visible else NotFound(NOT_THERE)
+    changes.check_etag(accesses.for_operation(by, definition, "delete"), row, conditions)
     return row
 
 
@@ -136,18 +166,37 @@ def _default(field: Field) -> str | None:
     return append.text(field.column_default)
 
 
-def _fitting(definition: Definition, row: JSONMapping) -> JSONObject:
-    """The values to insert. Raises InvalidValues, and Conflict for a target that is needed."""
+def _change(
+    definition: Definition, row: JSONObject, given: Body, problems: Problems, by: Principal
+) -> Change:
+    """An update of a record in the trash, validated. Raises NotFound, Forbidden."""
+    access = accesses.for_operation(by, definition, "update")
+    bodies = values.with_list_changes(access, [row], [given])
+    changes.check_rule(access, [row], values.rule_inputs(access, bodies), problems)
+    return changes.prepare_update(access, [row], [given], problems, in_trash=True)
+
+
+def _judged(new: JSONMapping, row: JSONMapping) -> JSONObject:
+    return {**row, **new, rules.OLD: row}
+
+
+def _fitting(
+    definition: Definition, row: JSONMapping, given: Body, problems: Problems
+) -> JSONObject:
+    """The values to insert. Raises InvalidValues, and Conflict for a target that is needed.
+
+    Problems of given values are known already.
+    """
     names = (*(name for name in views.SYSTEM_COLUMNS), *definition.fields)
-    new, problems, lost = {name: row[name] for name in names}, list[JSONObject](), list[str]()
+    new, found, lost = {name: row[name] for name in names}, list[JSONObject](), list[str]()
     for name, field in definition.fields.items():
         if new[name] is None:
             new[name] = field.column_default if field.required else None
-        elif not isinstance(field, FileField):
+        elif name not in given and not isinstance(field, FileField):
             try:
                 field.clean(_as_sent(field, new[name]))
             except InvalidValue as error:
-                problems.append(problem(name, error.code, str(error)))
+                found.append(problem(name, error.code, str(error)))
         if (target := definition.references.get(name)) and new[name] is not None:
             ids = entries(field, new[name])
             there = values.existing(target, row["account_id"], {*ids})
@@ -156,10 +205,10 @@ def _fitting(definition: Definition, row: JSONMapping) -> JSONObject:
                 new[name] = left if field.multiple else None
             if ids and not left and field.required:
                 lost.append(name)
-        elif new[name] is None and field.required:
-            problems.append(problem(name, "required_missing", "This field is required."))
-    if problems:
-        raise InvalidValues(problems)
+        elif new[name] is None and field.required and name not in given:
+            found.append(problem(name, "required_missing", "This field is required."))
+    problems.add(0, found)
+    problems.check()
     if lost:
         details = [
             problem(one, "invalid_reference", TARGET_AWAY.format(definition.references[one]))

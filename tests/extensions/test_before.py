@@ -263,6 +263,34 @@ def test_handler_of_update_has_whole_records(orders: Cast) -> None:
     assert record == {**{n: v for n, v in made.items() if n != "doubled"}, "more": {"b": None}}
 
 
+def test_handler_of_update_is_called_for_what_comes_back_with_values(orders: Cast) -> None:
+    make_collection(orders.root, "notes", options={"trash": {"days": 7}})
+    seen = []
+
+    def shop() -> None:
+        @before_update("notes")
+        def see(caller: Any, old: dict[str, Any], record: dict[str, Any]) -> None:
+            seen.append((old["title"], record["title"]))
+            caller.records("orders").create({"title": "seen", "number": str(len(seen))})
+            if record["title"] == "no":
+                raise Refused("title", code="no", message="Not this.")
+            record["title"] += "!"
+
+    made = make_record(orders.bob, "notes", title="a")
+    path = f"records/notes/{made['id']}"
+    orders.bob.delete(path)
+    with loading.loaded(shop):
+        refused = orders.bob.post(f"{path}/restore", {"values": {"title": "no"}})
+        assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "no")
+        answer = orders.bob.post(f"{path}/restore", {"values": {"title": "b"}})
+        assert answer.json["title"] == "b!"
+        orders.bob.delete(path)
+        assert orders.bob.post(f"{path}/restore", {}).json["title"] == "b!"
+    assert seen[0] == ("a", "no")
+    assert seen[-1] == ("a", "b")
+    assert orders.bob.get("records/orders").json["total"] == 1
+
+
 def test_cascade_calls_handlers_of_what_goes_along(orders: Cast) -> None:
     gone = []
 

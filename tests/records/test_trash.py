@@ -654,3 +654,88 @@ def test_manifest_states_the_trash(root: Caller, alice: Caller) -> None:
     planned = root.post("manifest/plan", back).json["plan_hash"]
     assert root.post("manifest/apply", back | {"plan_hash": planned}).status_code == 200
     assert in_trash(alice, "posts") == []
+
+
+def test_etag_of_a_deleted_record_is_that_of_the_record(root: Caller, alice: Caller) -> None:
+    make_collection(root, "things", ALL_TYPES, **TRASH)
+    record = make_record(alice, "things", **VALUES)
+    path = f"records/things/{record['id']}"
+    old = alice.get(path).headers["ETag"]
+    new = alice.patch(path, {"amount": 0.2}).headers["ETag"]
+    put_away(alice, "things", record)
+
+    def restoring(etag: str) -> int:
+        return alice.post(f"{path}/restore", {}, headers={"If-Match": etag}).status_code
+
+    assert [restoring(etag) for etag in (old, new)] == [412, 200]
+    gone = alice.get(path).headers["ETag"]
+    put_away(alice, "things", record)
+    purges = [
+        alice.delete(f"{path}?permanently=true", headers={"If-Match": etag}).status_code
+        for etag in (new, gone)
+    ]
+    assert purges == [412, 204]
+
+
+def test_values_fill_what_became_required_meanwhile(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, "things", ALL_TYPES, **TRASH)
+    record = make_record(alice, "things", **VALUES)
+    put_away(alice, "things", record)
+    path, at = f"collections/{made['id']}", f"records/things/{record['id']}/restore"
+    state = {"name": "state", "type": "text", "required": True}
+    paper = {"name": "paper", "type": "file", "required": True}
+    kind = {"name": "kind", "options": {"choices": ["b"]}}
+    assert root.patch(path, {"schema": [state, paper, kind]}).status_code == 200
+
+    def refused(**values: Any) -> set[tuple[str, str]]:
+        answer = alice.post(at, {"values": values})
+        assert answer.status_code == 400, answer.json
+        return {(one["field"], one["code"]) for one in answer.json["details"]}
+
+    missing = {("state", "required_missing"), ("paper", "required_missing")}
+    assert refused() == {*missing, ("kind", "invalid_option")}
+    assert refused(kind="b", none=1, double=2, number="N-9") == {
+        *missing,
+        *(("none", "unknown_field"), ("double", "field_read_only"), ("number", "field_read_only")),
+    }
+    assert refused(kind="a", state="", paper="x") == {
+        *(("kind", "invalid_option"), ("state", "required")),
+        *(("paper", "file_unknown"), ("paper", "required_missing")),
+    }
+    file = upload(alice)
+    sent = {"state": "new", "paper": file["id"], "kind": "b", "tags": {"$add": ["y"]}}
+    answer = alice.post(at, {"values": {**sent, "words": {"$remove": ["A"], "$add": ["z"]}}})
+    assert answer.status_code == 200, answer.json
+    expected = {"state": "new", "kind": "b", "words": ["b", "b c", "z"], "number": record["number"]}
+    assert expected.items() <= answer.json.items()
+    assert answer.json["paper"]["id"] == file["id"]
+    assert alice.get(f"records/things/{record['id']}").json == answer.json
+    assert in_trash(alice, "things") == []
+
+
+def test_values_are_judged_as_an_update(root: Caller, alice: Caller, bob: Caller) -> None:
+    rules = {"update_rule": '@request.auth.role = "admin" && title != "no" && @old.title != "b"'}
+    fields = [
+        {"name": "title", "type": "text", "unique": True},
+        {"name": "grade", "type": "text", "writable_if": '@request.auth.email = "x"'},
+    ]
+    make_collection(root, "posts", fields, **TRASH, **rules)
+    record, taken = make_record(alice, title="a"), make_record(alice, title="taken")
+    make_record(alice, title="no")
+    put_away(alice, "posts", record)
+
+    def answer(caller: Caller, **values: Any) -> tuple[int, Any]:
+        sent = caller.post(f"records/posts/{record['id']}/restore", {"values": values})
+        return sent.status_code, (sent.json or {}).get("error")
+
+    assert answer(bob, title="c") == (403, "rule_denied")
+    assert answer(alice, title="no") == (403, "rule_denied")  # not that it is taken
+    assert answer(alice, title="taken")[0] == 409
+    assert answer(alice, grade="1") == (400, "validation_error")
+    assert len(in_trash(alice, "posts")) == 1
+    assert answer(alice, title="c") == (200, None)
+    put_away(alice, "posts", taken)
+    wrong = alice.post(f"records/posts/{taken['id']}/restore", {"audit_id": 1, "values": {}})
+    assert (wrong.status_code, wrong.json["detail"][0]["loc"]) == (422, ["body", "values"])
+    assert restored(bob, "posts", taken).status_code == 200
+    assert alice.post(f"records/posts/{taken['id']}/restore", {"values": []}).status_code == 422

@@ -68,6 +68,7 @@ ERASED = {
     "actors_erased": 0,
     "deliveries_erased": 2,
 }
+ONLY_TRASH = "Only a record in the trash takes values as it comes back."
 PAGE = {**page_body([CHANGE], 1, {"skip": 0, "limit": 25}), "truncated_before": None}
 
 
@@ -125,6 +126,9 @@ class RecordChangePage(Page):
 class RestoreBody(Schema):
     audit_id = fields.Integer(
         1, 2**63 - 1, **doc("Needed but for a record in the trash of its collection.")
+    )
+    values = ma.fields.Dict(
+        **doc("Fields to change in a record in the trash as it comes back, as PATCH takes them.")
     )
 
 
@@ -187,7 +191,8 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
     Without, in a collection with `options.trash`, the record comes back from there under its id, if
     the delete rule admits it. A unique value that another record has by now, or a required
     reference whose target is gone or in the trash itself, is a 409 that names it; other references
-    lose targets that are gone.
+    lose targets that are gone. `values` change it at once, if the update rule admits that, too:
+    such as those of fields that have become required meanwhile.
     """
     conditions, by = get_preconditions(), principal()
     audit_id = body.get("audit_id")
@@ -195,7 +200,11 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
         if not definitions.get(collection).trash_days:
             message = "Missing data for required field."
             raise Malformed.at("body", "audit_id", msg=message, type="missing")
-        return tagged(trash.restore(collection, record_id, by=by))
+        given = body.get("values", {})
+        record = trash.restore(collection, record_id, given, conditions=conditions, by=by)
+        return tagged(record)
+    if "values" in body:
+        raise Malformed.at("body", "values", msg=ONLY_TRASH, type="value_error")
     return tagged(service.restore(collection, record_id, audit_id, conditions=conditions, by=by))
 
 

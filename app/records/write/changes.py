@@ -60,8 +60,13 @@ class BeforeHandlers(Protocol):
         changed: Sequence[Values],
         problems: Problems,
         missing: Missing,
+        *,
+        in_trash: bool = False,
     ) -> Sequence[Row]:
-        """Call it for changes of locked records; returns the records, which it may have written."""
+        """Call it for changes of locked records; returns the records, which it may have written.
+
+        Those in the trash it cannot have.
+        """
 
     def deleting(
         self, definition: Definition, rows: Sequence[Row], by: Principal
@@ -144,10 +149,12 @@ def prepare_update(
     bodies: Sequence[Body],
     problems: Problems,
     absent: Body = views.EMPTY,
+    *,
+    in_trash: bool = False,
 ) -> Change:
     """Validates changes of locked records; adds to `problems`.
 
-    Those without `absent` values may change lists.
+    Those without `absent` values may change lists. `in_trash` they are not in their table.
     """
     check_quotas(access.caller, 0)
     if not absent:
@@ -158,7 +165,7 @@ def prepare_update(
     else:
         missing: Missing = {}
         changes = values.clean_updates(access, rows, bodies, absent, problems, missing)
-        rows = handlers.updating(access, rows, changes, problems, missing)
+        rows = handlers.updating(access, rows, changes, problems, missing, in_trash=in_trash)
     stamp = {"updated_at": clock.now(), "updated_by": access.caller.user_id}
     stamped = [{**one, **stamp} for one in changes]
     return Change(access, rows, stamped, values.rule_inputs(access, bodies), problems)

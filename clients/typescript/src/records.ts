@@ -263,10 +263,15 @@ export class Records<S extends Shape = AnyShape> {
     return plain(await this.api.GET(`${ONE}/history`, { params, signal }));
   }
 
-  /** Writes the record's state at an entry of its history, or brings it back from the trash. */
-  async restore(id: string, auditId?: number, options: WriteOptions = {}): Promise<S["record"]> {
+  /** Writes the record's state at an entry of its history, or brings it back from the trash,
+   * with `values` in the place of its own. */
+  async restore(
+    id: string,
+    auditId?: number,
+    { values, ...options }: WriteOptions & { values?: S["update"] } = {},
+  ): Promise<S["record"]> {
     const params = { path: this.#one(id) };
-    const body = { audit_id: auditId };
+    const body = { audit_id: auditId, values: values && fieldsOf(values) };
     return tagged(await this.api.POST(`${ONE}/restore`, { params, body, ...sent(options) }));
   }
 

@@ -182,12 +182,15 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         path = f"{self._path}/{quote(record_id, safe='')}/history"
         return page_of(await self._session.json("GET", path, params=query(page=page)))
 
-    async def restore(self, record_id: str, audit_id: int | None = None) -> RecordT:
+    async def restore(
+        self, record_id: str, audit_id: int | None = None, *, values: ChangesT | None = None
+    ) -> RecordT:
         """Write the state of a record at an entry of its history, as a new change.
 
-        Without an entry, bring it back from the trash.
+        Without an entry, bring it back from the trash, with `values` in the place of its own.
         """
-        body = {} if audit_id is None else {"audit_id": audit_id}
+        given = {"audit_id": audit_id, "values": values}
+        body = {name: one for name, one in given.items() if one is not None}
         return await self._one("POST", record_id, "/restore", json=body)
 
     async def _write(self, method: str, record_id: str, body: Any, expected: Expected) -> RecordT:
