@@ -7,6 +7,7 @@ from flask import Flask
 from tests.builders import Cast, make_collection, make_record
 from tests.console.browser import HOSTILE, Browser, alert, beside
 from tests.console.test_schemas import inputs
+from tests.files.test_files import upload
 
 
 def test_trash_page_restores_and_deletes_for_good(app: Flask, cast: Cast) -> None:
@@ -70,3 +71,46 @@ def test_editor_switches_the_trash_on_and_off(app: Flask, cast: Cast) -> None:
     assert "1 record in the trash is deleted for good." in planned.text
     browser.done(at, **inputs(planned.text), do="apply")
     assert "trash" not in cast.root.get(f"collections/{made['id']}").json["options"]
+
+
+def test_restore_asks_for_what_the_record_lacks(app: Flask, cast: Cast) -> None:
+    fields = [{"name": "title", "type": "text", "unique": True}]
+    made = make_collection(cast.root, schema=fields, options={"trash": {"days": 7}})
+    id = make_record(cast.alice, title="one")["id"]
+    cast.alice.delete(f"records/posts/{id}")
+    more = [
+        {"name": "state", "type": "select", "required": True, "options": {"choices": ["a", "b"]}},
+        {"name": "paper", "type": "file", "required": True},
+    ]
+    assert cast.root.patch(f"collections/{made['id']}", {"schema": more}).status_code == 200
+    taken = make_record(cast.alice, title="one", state="a", paper=upload(cast.alice)["id"])
+    browser = Browser(app, cast.alice)
+    at = f"records/{cast.alice.account_id}/posts/trash/{id}/restore"
+    first = browser.send(at)
+    assert first.status_code == 400
+    assert 'name="f_title"' not in first.text
+    assert 'name="new_paper"' in first.text
+    assert "This field is required." in beside(first, "f_state")
+    file = upload(cast.alice)["id"]
+    sent = {"field": ["state", "paper"], "f_state": "b", "f_paper": file}
+    clash = browser.send(at, **sent)
+    assert clash.status_code == 409
+    assert "has this value already" in beside(clash, "f_title")
+    assert '<option value="b" selected' in clash.text
+    sent |= {"field": ["state", "paper", "title"], "f_title": "two"}
+    assert "The record is restored." in browser.done(at, **sent)
+    record = cast.alice.get(f"records/posts/{id}").json
+    assert (record["title"], record["state"], record["paper"]["id"]) == ("two", "b", file)
+    assert taken["title"] == "one"
+
+
+def test_restore_asks_nobody_for_what_they_may_not_write(app: Flask, cast: Cast) -> None:
+    made = make_collection(cast.root, options={"trash": {"days": 7}}, update_rule=None)
+    id = make_record(cast.alice, title="one")["id"]
+    cast.alice.delete(f"records/posts/{id}")
+    more = [{"name": "state", "type": "text", "required": True}]
+    assert cast.root.patch(f"collections/{made['id']}", {"schema": more}).status_code == 200
+    at = f"records/{cast.alice.account_id}/posts/trash/{id}/restore"
+    answer = Browser(app, cast.alice).send(at)
+    assert (answer.status_code, "f_state" in answer.text) == (400, False)
+    assert "This field is required." in alert(answer)

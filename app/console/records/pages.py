@@ -61,7 +61,7 @@ def show_new_record(scope: CollectionScope, form: RecordForm | None = None) -> P
         ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=listing.list_url(scope),
         page_args=listing.args_from_page(scope),
-        **_file_context(scope, form, {}),
+        **file_context(scope, form, {}),
     )
 
 
@@ -117,7 +117,7 @@ def show_record(scope: CollectionScope, record_id: str, form: Form | None = None
         neighbours=links(scope, id) if record else {},
         list_url=listing.list_url(scope),
         page_args={**listing.args_from_page(scope), "record_id": record_id},
-        **_file_context(scope, form, shown),
+        **file_context(scope, form, shown),
     )
 
 
@@ -210,7 +210,7 @@ def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapp
         return ()
 
 
-def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
+def file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
     """The template variables for the files of a form, and of values that it does not have."""
     if not scope.collection.files:
         return {"attached": {}}
