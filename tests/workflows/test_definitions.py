@@ -283,17 +283,22 @@ CHANGES = (
 
 @pytest.mark.long
 def test_cron_schedules_in_zones_equal_brute_force() -> None:
-    """Each time of the clocks once: at once if left out, the first time if it comes twice."""
+    """Each time of the clocks once: at once if left out, the first time if it comes twice.
+
+    If it has every hour, whenever the clocks show it.
+    """
     chance, minute = random.Random(7), timedelta(minutes=1)
     for zone, begin in CHANGES * 12:
-        minutes = chance.choice(("*", "*/20", "0", "30", "15,45", "59"))
-        hours = chance.choice(("*", "0-4", "2", "1,2,3", "*/2", "23", "0"))
+        minutes = chance.choice(("*", "*/20", "0", "30", "15,45", "35", "59"))
+        hours = chance.choice(("*", "0-4", "2", "1,2,3", "*/2", "23", "0", "0-23", "*/1"))
         text = f"{minutes} {hours} * * {chance.choice(('*', '*', '0', 'mon'))}"
         due, shown = list[datetime](), begin.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
         for number in range(1, 3 * 24 * 60):
             clocks = (begin + number * minute).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
             passed = range(1, int((clocks - shown) / minute) + 1)
-            times = (shown + one * minute for one in passed)
+            times = [shown + one * minute for one in passed]
+            if hours in ("*", "0-23", "*/1"):
+                times = [clocks]
             if any(_is_due(text, time) for time in times):
                 due.append(begin + number * minute)
             shown = max(shown, clocks)
@@ -301,6 +306,23 @@ def test_cron_schedules_in_zones_equal_brute_force() -> None:
         while (moment := cron.following(text, moment, zone)) < begin + timedelta(days=3):
             found.append(moment)
         assert found == due, (zone, begin, text)
+
+
+def test_schedule_of_every_hour_goes_on_when_clocks_are_put_back() -> None:
+    berlin, lord_howe = datetime(2026, 10, 25, tzinfo=UTC), datetime(2026, 4, 4, 14, tzinfo=UTC)
+    for text, zone, begin, expected in (
+        ("*/15 * * * *", "Europe/Berlin", berlin, range(15, 181, 15)),
+        ("@hourly", "Europe/Berlin", berlin, (60, 120, 180)),
+        ("30 2 * * *", "Europe/Berlin", berlin, (30, 30 + 25 * 60)),
+        # At 2:00, which is 15:00 in UTC, clocks show 1:30 again.
+        ("35 * * * *", "Australia/Lord_Howe", lord_howe, (35, 65, 125)),
+        ("35 1 * * *", "Australia/Lord_Howe", lord_howe, (35, 35 + 24 * 60 + 30)),
+    ):
+        moment, found = begin, list[int]()
+        for _ in expected:
+            moment = cron.following(text, moment, zone)
+            found.append(int((moment - begin) / timedelta(minutes=1)))
+        assert found == list(expected), (text, zone)
 
 
 def _is_due(text: str, time: datetime) -> bool:

@@ -1,8 +1,9 @@
 """Cron expressions: minute, hour, day of month, month, day of week, in UTC or another time zone.
 
-Times are those of the zone's clocks. Where these are put forward, the times that they leave out
-come due together, once, at that moment; where they are put back, a time that comes twice is due
-once, the first time.
+Times are those of the zone's clocks. If a schedule has every hour, it is due whenever they show
+one of its times: elapsed time counts, whatever they are set to. Of others, the times that are left
+out when clocks are put forward come due together, once, at that moment; a time that comes twice
+when they are put back is due once, the first time.
 
 cronsim parses and evaluates them; it follows Debian's cron, which differs from what we document:
 of two restricted day fields either is enough, also where one is a step such as `*/10`; `fri-sun`
@@ -26,7 +27,8 @@ ALIASES = {
     "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *",
 }
-SECOND = timedelta(seconds=1)
+EVERY_HOUR = 24
+SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRESTRICTED = re.compile(r"(?<![^,])\*(?:/0*1)?(?![^,])")
 ONE_VALUE = re.compile(r"(?<![^,])(\w+)-\1(?:/0*1)?(?![^,])")
@@ -121,17 +123,33 @@ def _zones() -> frozenset[str]:
 def following(text: str, moment: datetime, timezone: str | None = None) -> datetime:
     """Return the first due time after a moment, in UTC. Raises ValueError."""
     fields = zip(FIELDS, expanded(text).split(), strict=True)
-    parts = [field.normal(part) for field, part in fields]
+    parts = " ".join(field.normal(part) for field, part in fields)
     try:
-        zone = ZoneInfo(timezone or "UTC")
+        zone, moment = ZoneInfo(timezone or "UTC"), moment.astimezone(UTC)
+        if len(CronSim(parts, EPOCH).hours) == EVERY_HOUR:
+            return _next_shown(parts, moment, zone)
         on_clocks = moment.astimezone(zone).replace(tzinfo=UTC)
-        for time in CronSim(" ".join(parts), on_clocks):
+        for time in CronSim(parts, on_clocks):
             due = _moment(time.replace(tzinfo=None), zone)
             if due > moment:  # else the clocks were put back: it was due then
                 return due
-    except (CronSimError, ZoneInfoNotFoundError) as error:
+    except (CronSimError, StopIteration, ZoneInfoNotFoundError) as error:
         raise ValueError(f"The schedule {text!r} names no due time.") from error
     raise ValueError(f"The schedule {text!r} names no due time.")
+
+
+def _next_shown(parts: str, moment: datetime, zone: ZoneInfo) -> datetime:
+    """When the clocks of a zone next show a time, the same one twice if they are put back."""
+    begin = moment.replace(microsecond=0) + SECOND
+    while True:
+        offset = _offset(begin, zone)
+        due = next(CronSim(parts, begin - SECOND + offset)) - offset
+        later = begin
+        while later < due and _offset(later, zone) == offset:
+            later = min(later + DAY, due)
+        if _offset(later, zone) == offset:
+            return due
+        begin = _change(max(begin, later - DAY), later, zone)
 
 
 def _moment(time: datetime, zone: ZoneInfo) -> datetime:
@@ -140,11 +158,20 @@ def _moment(time: datetime, zone: ZoneInfo) -> datetime:
     if first.astimezone(zone).replace(tzinfo=None) == time:
         return first
     # The clocks are put forward over it, between these two moments.
-    before, after = time.replace(tzinfo=zone, fold=1).astimezone(UTC), first
+    return _change(time.replace(tzinfo=zone, fold=1).astimezone(UTC), first, zone)
+
+
+def _change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+    """When the clocks of a zone are put forward or back, which is between two moments."""
+    offset = _offset(before, zone)
     while after - before > SECOND:
         middle = before + (after - before) // 2 // SECOND * SECOND
-        if middle.astimezone(zone).replace(tzinfo=None) < time:
+        if _offset(middle, zone) == offset:
             before = middle
         else:
             after = middle
     return after
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
