@@ -7,6 +7,7 @@ meanwhile has its words from that write, which no piece replaces.
 
 from __future__ import annotations
 
+from collections.abc import Collection as Collection_
 from collections.abc import Mapping, Sequence
 from itertools import count, groupby
 from operator import itemgetter
@@ -52,12 +53,25 @@ def start(row: Collection, change: Change) -> None:
     last = None
     if names:
         number, last = _store_next(change.new, names, None, AT_ONCE)
+    for name in change.fills.keys() & former.keys() & set(searched) - {*names}:
+        _fill(change.new, name)
     if not names or last is None:
         row.indexing = None
     else:
         row.indexing = {"fields": names, "records": number}
         jobs.enqueue(JOB, {"collection_id": row.id}, account_id=jobs.INSTANCE)
     db.db.session.flush()
+
+
+def _fill(definition: Definition, name: str) -> None:
+    """Store the words of a default in the records that just got it."""
+    column, default = definition.table.c[definition.searched[name]], definition.fields[name].default
+    filled = (definition.table.c[name] == default, column == "")
+    with tenancy.as_owner():
+        stored = (
+            sa.update(definition.table).where(*filled).values({column: words.marked(str(default))})
+        )
+        db.connection().execute(stored)
 
 
 def unfinished(row: Collection) -> Sequence[str]:
@@ -132,11 +146,24 @@ def store_all(definition: Definition, account_id: str) -> None:
             _, place = _store_next(definition, [*definition.searched], place, PIECE)
 
 
-def forget_erased(table_name: str) -> None:
-    """Have a job rid a collection's index of the words that no record has any more."""
-    for one in definitions.get_all():
-        if one.table_name == table_name and one.searched:
+def forget_deleted(origin: str | None = None) -> None:
+    """Have a job rid indexes of the words that no record has any more.
+
+    Those of the collection `origin`, or PEOPLE, and of all whose records go with it; without it, of
+    all collections.
+    """
+    present, names = definitions.get_all(), {origin}
+    while added := {one.name for one in present if one.name not in names and _goes(one, names)}:
+        names |= added
+    for one in present:
+        if one.searched and (origin is None or one.name in names):
             jobs.enqueue(REBUILD, {"collection_id": one.id}, account_id=jobs.INSTANCE)
+
+
+def _goes(definition: Definition, names: Collection_[str | None]) -> bool:
+    """Whether records go with those of a collection."""
+    fields = definition.fields.values()
+    return any(one.leads_to in names and one.on_delete == "cascade" for one in fields)
 
 
 @jobs.job(REBUILD, is_long=True)

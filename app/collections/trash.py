@@ -62,6 +62,11 @@ class Trash(Definition):
         return {**system, **self.declared, **OWN}
 
     @cached_property
+    def searched(self) -> Mapping[str, str]:
+        """None: the words of a record go with it."""
+        return {}
+
+    @cached_property
     def all_indexes(self) -> Sequence[Index]:
         return ()
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app import db, events, jobs
 from app.audit import sealing
-from app.collections import definitions
+from app.collections import definitions, search_words
 from app.collections import service as collections
 from app.db import versioned_cache
 from app.db.policy import OnClose
@@ -57,6 +57,8 @@ def remove_account(payload: JSONMapping) -> None:
         remaining = waiting
     for table in reversed(emptied_tables()):
         _emptied(table, account_id)
+    with db.transaction():
+        search_words.forget_deleted()
 
 
 def emptied_tables() -> list[sa.Table]:

@@ -18,6 +18,7 @@ from app.audit.security_log.log import SECURITY
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
+from app.collections import search_words
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.context import actor, tenancy
@@ -126,6 +127,9 @@ def _delete_records(account_id: str, policy: Policy) -> None:
     with actor.acting(ACTOR), tenancy.in_account(account_id):
         for rule, definition, access in _rules(policy, by):
             number, held = _delete_due(rule, definition, access, by)
+            if number:
+                with db.transaction():
+                    search_words.forget_deleted(definition.name)
             names = {"account": account_id, "collection": definition.name}
             log.info("retention", deleted=number, held=held, **names)
 

@@ -26,6 +26,7 @@ from app.auth.principal import Principal
 from app.collections import definitions, search_words
 from app.collections import table as tables
 from app.collections.definitions import Definition
+from app.collections.fields import PEOPLE
 from app.context import tenancy
 from app.db import filters, versioned_cache
 from app.db.policy import OF_EXTENSIONS
@@ -103,7 +104,9 @@ def finish_record(payload: JSONMapping) -> None:
     if not payload.get("again") or not _was_recreated(payload):
         _erase_traces_of_record(payload)
     with db.transaction():
-        search_words.forget_erased(payload["table_name"])
+        for definition in definitions.get_all():
+            if definition.table_name == payload["table_name"]:
+                search_words.forget_deleted(definition.name)
 
 
 def _was_recreated(target: JSONMapping) -> bool:
@@ -163,6 +166,9 @@ def finish_user(payload: JSONMapping) -> None:
             after=LEAVING_SECONDS,
             on_behalf=True,
         )
+    else:
+        with db.transaction():
+            search_words.forget_deleted(PEOPLE)
 
 
 def _enqueue(kind: str, target: JSONMapping) -> None:
