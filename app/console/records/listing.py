@@ -188,8 +188,7 @@ def _shown(
 ) -> TemplateContext:
     """The template variables for a caller who may list records."""
     # Before the records: the stream that follows from here on misses no change.
-    is_view = scope.collection.view is not None
-    can_follow = not is_view and scope.access(scope.collection, "view") is not None
+    can_follow = not scope.collection.view and scope.access(scope.collection, "view") is not None
     newest_change = changes.newest_change(by=scope.by) if can_follow else None
     requested = display.requested_columns(access)
     listing = _load(scope, access, form, requested)
