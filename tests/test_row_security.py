@@ -137,6 +137,22 @@ def test_row_security_without_account_setting_shows_no_rows(app: Flask, filled: 
                 cursor.execute(beyond)
 
 
+def test_row_security_hides_the_trash_of_other_accounts(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, options={"trash": {"days": 30}})
+    for caller in (cast.alice, cast.charlie):
+        caller.delete(f"records/posts/{make_record(caller, title='a secret')['id']}")
+    mine, theirs = cast.alice.account_id, cast.charlie.account_id
+    with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
+        assert seen_in(cursor, "trashed_records") == set()
+        cursor.execute(f"SET app.account_id = '{mine}'")
+        assert seen_in(cursor, "trashed_records") == {mine}
+        for change in ("UPDATE trashed_records SET size = 0", "DELETE FROM trashed_records"):
+            cursor.execute(f"{change} WHERE account_id = %s", (theirs,))
+            assert cursor.rowcount == 0
+    for caller in (cast.alice, cast.charlie):
+        assert caller.get("records/posts?trash=true").json["total"] == 1
+
+
 def test_row_security_with_account_setting_hides_other_accounts(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:

@@ -159,7 +159,12 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
         caller.post("records/books", record, headers={"Idempotency-Key": caller.email})
         caller.patch(f"records/books/{made['id']}", {"pages": 10})
         caller.post("records/books/batch", {"records": [record, record]})
-        caller.delete(f"records/books/{made['id']}")
+        of_made = f"records/books/{made['id']}"
+        for _ in range(2):
+            assert caller.delete(of_made).status_code == 204
+            assert caller.post(f"{of_made}/restore", {"values": {"pages": 11}}).status_code == 200
+        assert caller.delete(of_made).status_code == 204
+        assert caller.delete(f"{of_made}?permanently=true").status_code == 204
         assert caller.get(book).status_code == 200
     root.patch(f"collections/{known['collection_id']}", {"list_rule": "pages > 1"})
     renamed = root.patch(f"collections/{known['collection_id']}", {"name": "volumes"})
@@ -189,6 +194,8 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
 PATHS = (
     *("collections", "records/posts?sort=-title&include_total=true", "records/posts?limit=2"),
     *("records/books?expand=before&filter=pages>1", "records/books/{record_id}"),
+    *("records/books?trash=true&filter=pages>1", "records/books?trash=true&sort=-deleted_at"),
+    "records/books?trash=true&cursor=&limit=1",
     *("records/books/aggregate?functions=count()", "records/books/{record_id}/history"),
     *("audit-logs", "audit-logs?limit=2&skip=1", "audit-logs?sort_by=id", "audit-logs/verify"),
     *("audit-logs/{entry_id}", "audit-logs/export?format=jsonl"),

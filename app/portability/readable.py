@@ -26,6 +26,7 @@ from app.audit.models import AuditStart
 from app.audit.security_log import entries as security
 from app.audit.security_log import service as security_log
 from app.auth.principal import Principal
+from app.collections import trash
 from app.collections.definitions import Definition
 from app.files import storage
 from app.files.models import FILES
@@ -106,6 +107,8 @@ class _Archive:
         yield self._lines("group_members", self._rows("group_members", ("group_id", "user_id")))
         for one in used:
             yield self._lines(f"records/{one.name}", self._records(one))
+            if one.trash_days:
+                yield self._lines(f"trash/{one.name}", self._records(trash.of(one)))
         yield from self._files()
         self.listed.seek(0)
         yield Entry("files.jsonl", self.listed, is_compressed=True)

@@ -65,7 +65,8 @@ def names_of(table: sa.Table) -> list[str]:
     return [
         str(column.name)
         for column in table.columns
-        if column.name != "account_id" and search_index.OF_FIELD not in column.info
+        # Those of a subquery, such as the trash of a collection, have none.
+        if column.name != "account_id" and search_index.OF_FIELD not in getattr(column, "info", ())
     ]
 
 

@@ -37,6 +37,7 @@ DIRECTIONS = frozenset(cursor.DIRECTIONS)
 FALSE = {"", "0", "false", "f", "no", "n", "off"}
 SEARCHING = {search.NAME, search.HIGHLIGHT}
 LIST_PARAMETERS = PAGING | {"filter", "expand", "file_links"} | DIRECTIONS | SEARCHING
+NO_WORDS_IN_TRASH = "The trash is not searched by words: filter it."
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,8 @@ def parse_trash(
         return parse(accesses.for_operation(by, definition, "list"), parameters, limit)
     if wanted != ["true"]:
         raise InvalidValues([problem("trash", "invalid_option", "Must be true or false.")])
+    if search.NAME in parameters and definition.searched:
+        raise InvalidValues([problem(search.NAME, "invalid_option", NO_WORDS_IN_TRASH)])
     trash = trash_of(definition)
     parsed = parse(accesses.for_operation(by, trash, "list"), parameters, limit)
     deleting = accesses.for_operation(by, trash, "delete")
