@@ -256,6 +256,32 @@ def rule_caller(caller: Principal) -> rules.Subject:
     )
 
 
+def as_caller(subject: rules.Subject, account_id: str | None) -> Principal:
+    """The caller whom rules see so, perhaps a made-up one; None stands for all accounts."""
+    home_id = SYSTEM_ACCOUNT_ID if subject.is_superadmin else subject.account_id
+    home, account = (
+        AccountRef(
+            *(id, "", "", "", VersionCheck("accounts", (id,), 0)),
+            attributes=subject.account_attributes,
+            plan=subject.plan,
+            flags=subject.flags,
+        )
+        if id is not None
+        else None
+        for id in (home_id, account_id)
+    )
+    return Principal(
+        account,
+        home,
+        subject.id,
+        subject.email,
+        role=subject.role,
+        groups=subject.groups,
+        mfa=subject.mfa,
+        attributes=subject.attributes,
+    )
+
+
 def for_user(account_id: str, user_id: str) -> Principal | None:
     """The principal of an active user of an active account, cached by version."""
     return versioned_cache.cache("principals").get(

@@ -177,7 +177,7 @@ def for_operation(caller: Principal, definition: Definition, operation: str) -> 
 def _compute(caller: Principal, definition: Definition, operation: str) -> Access:
     check_scope(caller, definition, operation)
     if isinstance(definition, ViewDefinition):
-        return _compute_of_view(caller, definition, operation)
+        return _ruled(of_view(caller, definition, operation))
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     writable = _writable(caller, definition, operation)
     closed = closed_fields(rule_caller(caller), definition, "writable_if")
@@ -206,11 +206,12 @@ def _ruled(access: Access) -> Access:
     return access if condition is None else _under_rule(access, condition)
 
 
-def _compute_of_view(caller: Principal, view: ViewDefinition, operation: str) -> Access:
-    """What the caller may list of what it reads, then its own rule.
+def of_view(caller: Principal, view: ViewDefinition, operation: str) -> Access:
+    """The caller's access to a view's rows before its own rule: what it may list of what it reads.
 
     A column is there if all fields that it is made of are, as they are in lists and under what
     references lead to. Whoever does not see what rows have in common, or sees it masked, gets none.
+    Raises as `for_operation`, and ViewReadOnly.
     """
     if operation not in ("list", "view"):
         raise ViewReadOnly
@@ -255,7 +256,7 @@ def _compute_of_view(caller: Principal, view: ViewDefinition, operation: str) ->
         within |= compiled.parameters(base.subject, account_id=caller.account_id)
     masked = _masked(caller, bound, readable)
     none = frozenset[str]()
-    return _ruled(Access(bound, caller, readable, masked, none, none, operation, within=within))
+    return Access(bound, caller, readable, masked, none, none, operation, within=within)
 
 
 def _under_rule(access: Access, rule: rules.Node) -> Access:

@@ -556,6 +556,12 @@ class ViewDefinition(Definition):
             return DEFAULT_SORT
         return [one.name for one in self.read_columns if one.function is None]
 
+    def effective_rule(self, operation: str) -> tuple[str | None, JSONMapping]:
+        """Also the fragments that `where` uses, which comes before the rules."""
+        rule, used = super().effective_rule(operation)
+        names = fragment_names(self.view["where"]) if rule is not None else ()
+        return rule, {**used, **{name: self.fragments[name] for name in names}}
+
     @cached_property
     def all_indexes(self) -> Sequence[Index]:
         """None: those of what it reads serve it."""

@@ -3,7 +3,8 @@
 For each role and operation: the records that at least one active user of that role, in the
 record's account, gains or loses. The database computes it from users and records together: caller
 properties in rules become columns of `users`. Anonymous callers count as a role. Any user may have
-sessions with a second factor and without.
+sessions with a second factor and without. Of views, rows are compared, which rights to fields may
+leave out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, 
 from app.accounts.plans import stored as plans
 from app.accounts.plans.stored import Plans
 from app.collections.columns import TableColumns, attribute_value
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
+from app.collections.view_sources import CLOSED, bind_for
 from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
@@ -201,13 +203,16 @@ def differences(
     """
     known = terms or (Terms(plans.load()),) * 2
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
-    changed_operations = {
-        operation
-        for operation in OPERATIONS
-        if renames
-        or terms
-        or present.effective_rule(operation) != proposed.effective_rule(operation)
-    }
+    if present.view is not None:  # what it reads may open and close, too
+        changed_operations = {*OPERATIONS[:2]}
+    else:
+        changed_operations = {
+            operation
+            for operation in OPERATIONS
+            if renames
+            or terms
+            or present.effective_rule(operation) != proposed.effective_rule(operation)
+        }
     result = []
     for role in (*roles, None):
         for operation in OPERATIONS:
@@ -216,10 +221,18 @@ def differences(
                 name = role.name if role else None
                 names = (name, renames.get(name or "", name))
                 scope = _Scope(role, account_id, max_count, names, known)
-                gained, lost = _gained_and_lost(present, proposed, operation, scope)
+                gained, lost = _compared(present, proposed, operation, scope)
                 difference = replace(difference, gained=gained, lost=lost)
             result.append(difference)
     return result
+
+
+def _compared(
+    present: Definition, proposed: Definition, operation: str, scope: _Scope
+) -> tuple[RecordSample, RecordSample]:
+    if isinstance(present, ViewDefinition) and isinstance(proposed, ViewDefinition):
+        return _gained_and_lost_rows(present, proposed, operation, scope)
+    return _gained_and_lost(present, proposed, operation, scope)
 
 
 def _gained_and_lost(
@@ -316,3 +329,133 @@ def _caller_of_role(role: str | None, *, mfa: bool) -> rules.Subject:
         return rules.Subject(**of_account)
     held = {"attributes": unknown, **of_account}
     return rules.Subject(unknown, unknown, role, unknown, unknown, mfa=mfa, **held)
+
+
+@dataclass(frozen=True)
+class _Conditions:
+    """What decides which rows of a view users of a role see: of its records, then its own rule."""
+
+    within: Sequence[rules.Node]
+    reached: Mapping[tuple[str, ...], Any]
+    own: rules.Node
+
+    @classmethod
+    def of(cls, view: ViewDefinition, operation: str, role: str | None, mfa: bool) -> _Conditions:
+        """Those that are left for a role."""
+        within = [_partial_condition(view.base, "list", role, mfa=mfa)]
+        if view.narrowed is not None:
+            within.append(rules.partial_evaluate(view.narrowed, _caller_of_role(role, mfa=mfa)))
+        reached = dict[tuple[str, ...], Any]()
+        for path, target in view.targets.items():
+            if isinstance(target, Definition):
+                node = _partial_condition(target, "view", role, mfa=mfa)
+                truth = rules.truth(node)
+                reached[path] = None if truth else CLOSED if truth is False else node
+            else:  # the directory's rule is not looked at
+                reached[path] = None if role else CLOSED
+        return cls(within, reached, _partial_condition(view, operation, role, mfa=mfa))
+
+    @property
+    def nodes(self) -> list[rules.Node]:
+        """All conditions."""
+        behind = [one for one in self.reached.values() if isinstance(one, rules.Node)]
+        return [*self.within, *behind, self.own]
+
+    @property
+    def text(self) -> object:
+        """What two of them are compared by."""
+        is_node = [isinstance(one, rules.Node) or one for one in self.reached.values()]
+        return [program.serialize(node) for node in self.nodes], is_node
+
+
+def _gained_and_lost_rows(
+    present: ViewDefinition, proposed: ViewDefinition, operation: str, scope: _Scope
+) -> tuple[RecordSample, RecordSample]:
+    """The rows of a view gained and lost, also by the rules of what it reads."""
+    gained, lost = list[Any](), list[Any]()
+    for mfa in (False, True) if scope.role else (False,):
+        sides = [
+            _Conditions.of(view, operation, name, mfa)
+            for view, name in zip((present, proposed), scope.role_names, strict=True)
+        ]
+        is_same = sides[0].text == sides[1].text and present.view == proposed.view
+        if is_same and scope.terms[0] == scope.terms[1]:
+            continue
+        asks = any(rules.depends_on_caller(node) for side in sides for node in side.nodes)
+        before, after = (
+            _rows_seen(view, side, scope, name, terms, mfa=mfa, by_user=asks)
+            for view, side, name, terms in zip(
+                (present, proposed), sides, scope.role_names, scope.terms, strict=True
+            )
+        )
+        for found, one, other in ((gained, after, before), (lost, before, after)):
+            if one is not None:
+                found.append(one if other is None else one.except_(other))
+    return _count_rows(gained, scope), _count_rows(lost, scope)
+
+
+def _rows_seen(
+    view: ViewDefinition,
+    side: _Conditions,
+    scope: _Scope,
+    role_name: str | None,
+    terms: Terms,
+    *,
+    mfa: bool,
+    by_user: bool,
+) -> sa.Select[Any] | None:
+    """Account, id and user of the rows that users of a role see; None if there are none.
+
+    Where nothing but the role decides, of each account with such a user, without the user.
+    """
+    if any(rules.truth(node) is False for node in (*side.within, side.own)):
+        return None
+    users: Any = User.__table__
+    account_id = view.base.table.c.account_id
+
+    def is_caller(account: Any) -> Any:
+        role_id = scope.role.id if scope.role else None
+        own = (
+            users.c.role_id == role_id,
+            users.c.is_active,
+            users.c.account_id != SYSTEM_ACCOUNT_ID,
+        )
+        return sa.and_(users.c.account_id == account, *own)
+
+    def callers(account: Any) -> sql.Callers:
+        if role_name is None:
+            return _Anonymous(account, terms)
+        return _Users(role_name, mfa, terms)
+
+    user = (users.c.id, is_caller(account_id)) if by_user and scope.role else None
+    bound = bind_for(view, side.within, side.reached, callers(account_id), user)
+    table = bound.table.c
+    columns = TableColumns(bound, bound.table)
+    own = sql.condition(side.own, columns, callers(table.account_id)).expression
+    source, conditions = bound.table, [own]
+    if user is not None:
+        source = source.join(
+            users, sa.and_(users.c.account_id == table.account_id, users.c.id == table.user_id)
+        )
+    elif scope.role:
+        conditions.append(sa.exists().where(is_caller(table.account_id)))
+    if scope.account_id:
+        conditions.append(table.account_id == scope.account_id)
+    user_id = sa.literal("") if user is None else table.user_id
+    shown = sa.select(table.account_id, table.id, user_id.label("user_id"))
+    return shown.select_from(source).where(*conditions)
+
+
+def _count_rows(queries: Sequence[Any], scope: _Scope) -> RecordSample:
+    if not queries:
+        return RecordSample()
+    seen = sa.union_all(*(sa.select(one.subquery()) for one in queries)).subquery().c
+    query = sa.select(seen.account_id, seen.id).distinct()
+    if scope.max_count is not None:
+        query = query.limit(scope.max_count + 1)
+    found = query.subquery().c
+    newest_first = sa.select(sa.func.count().over(), found.id, found.account_id)
+    rows = db.connection().execute(newest_first.order_by(found.id.desc()).limit(SAMPLE)).all()
+    for row in rows:
+        shown_accounts.note(row.account_id)
+    return RecordSample(rows[0][0] if rows else 0, [row[1] for row in rows])

@@ -127,6 +127,21 @@ def bind(
         raise Stale from None
 
 
+def bind_for(
+    view: ViewDefinition,
+    conditions: Sequence[rules.Node],
+    reached: Mapping[Path, Any],
+    callers: sql.Callers,
+    user: tuple[Any, Any] | None,
+) -> BoundView:
+    """The view in all accounts, over records for which conditions on callers hold.
+
+    `user` is the id of a caller, and what says which users are callers of an account: the table
+    then has the rows of each, with a column `user_id`.
+    """
+    return _Source(view, True, conditions, reached, callers, user).bound()
+
+
 class _Source:
     def __init__(
         self,
@@ -134,19 +149,22 @@ class _Source:
         anywhere: bool,
         conditions: Sequence[rules.Node],
         reached: Mapping[Path, Any],
+        callers: sql.Callers | None = None,
+        user: tuple[Any, Any] | None = None,
     ) -> None:
         self.view, self.anywhere, self.reached = view, anywhere, reached
+        self.callers, self.user = callers, user
         base = view.base
         self.account = None if anywhere else sql.ACCOUNT
         self.compiled: list[sql.Compiled] = []
         own = TableColumns(base, base.table, account=self.account)
         self.columns: dict[Path, TableColumns] = {(): own}
-        self.joined: Any = base.table
+        self.joined: Any = base.table if user is None else base.table.join(user[0].table, user[1])
         self.conditions = [] if anywhere else [base.table.c.account_id == sql.ACCOUNT]
         self.conditions += [self._condition(node, own) for node in conditions]
 
     def _condition(self, node: rules.Node, columns: TableColumns) -> Any:
-        compiled = sql.condition(node, columns)
+        compiled = sql.condition(node, columns, self.callers)
         self.compiled.append(compiled)
         return compiled.expression
 
@@ -154,15 +172,16 @@ class _Source:
         """The view with its subquery."""
         view, base = self.view, self.view.base
         columns = [self._labelled(one) for one in view.read_columns]
+        users = [] if self.user is None else [self.user[0].label("user_id")]
         if view.is_grouped:
             keys = [self._value(one) for one in view.read_columns if one.function is None]
             account = base.table.c.account_id
             numbers = (Number, Exact)
             plain = [Trimmed(key) if isinstance(key.type, numbers) else key for key in keys]
             own = [GroupId(*plain).label("id"), account]
-            query = sa.select(*own, *columns).group_by(account, *keys)
+            query = sa.select(*own, *users, *columns).group_by(account, *users, *keys)
         else:
-            query = sa.select(*(base.table.c[name] for name in view.system), *columns)
+            query = sa.select(*(base.table.c[name] for name in view.system), *users, *columns)
         source = query.select_from(self.joined).where(*self.conditions).subquery("viewed")
         values: Any = {one.name: getattr(view, one.name) for one in fields(ViewDefinition)}
         further: Any = {"source": source, "origin": view, "conditions_within": tuple(self.compiled)}

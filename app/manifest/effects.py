@@ -15,10 +15,11 @@ from app.collections import (
     population,
     table,
     trials,
+    views,
 )
 from app.collections import service as collections
 from app.collections.changes import Change
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.errors import InvalidValues, problem
 from app.manifest.definitions import Comparison
 from app.manifest.document import Document, Path
@@ -66,6 +67,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
     result: list[JSONObject] = []
     for collection, present, resulting in _compared(comparison, names):
         is_same = (present.rules, present.fragments) == (resulting.rules, resulting.fragments)
+        is_same = is_same and present.view is None  # a view follows what it reads
         if is_same and not names.affects(present) and not names.affects(resulting):
             continue
         result += [
@@ -93,6 +95,7 @@ def _compared(
     comparison: Comparison, names: NameChanges
 ) -> Iterator[tuple[str, Definition, Definition]]:
     """The collections whose access may change: the new name, present and resulting definition."""
+    counted = dict[str, Definition]()
     for change in comparison.changes:
         countable = {
             name: rule
@@ -102,17 +105,41 @@ def _compared(
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
         proposed = names.counted(names.followed(fragments.with_current(proposed)))
+        counted |= {change.old.name.lower(): proposed, change.new.name.lower(): proposed}
         yield change.new.name, change.old, proposed
     changed_ids = {change.old.id for change in comparison.changes}
     for unchanged in definitions.get_all():
         if unchanged.id in changed_ids:
             continue
         if names.renames or names.terms:  # which may change who passes any rule
+            counted[unchanged.name.lower()] = names.followed(unchanged)
             yield unchanged.name, unchanged, names.followed(unchanged)
             continue
         resulting = names.counted(fragments.with_current(unchanged))
         if resulting.fragments != unchanged.fragments:
+            counted[unchanged.name.lower()] = resulting
             yield unchanged.name, unchanged, resulting
+    changed_views = {row.id: new for row, new in comparison.import_.views_updated}
+    removed = {row.id for _, row in comparison.removed}
+    for view in views.all_views():
+        new = changed_views.get(view.id, view)
+        if view.id in removed or not _reads_what_is_there(new):
+            continue
+        proposed = names.counted(names.followed(fragments.with_current(replace(new))))
+        if not isinstance(proposed, ViewDefinition):
+            raise LookupError(f"{proposed.name} is no view")
+        read = {view.base, *view.targets.values()}
+        with definitions.override(counted):  # what it reads is looked up once
+            future = {proposed.base, *proposed.targets.values()}
+        is_changed = view.id in changed_views or view.fragments != proposed.fragments
+        if is_changed or read != future or names.renames or names.terms:
+            yield proposed.name, view, proposed
+
+
+def _reads_what_is_there(view: ViewDefinition) -> bool:
+    problems = list[JSONObject]()
+    views.specs(view.view, problems)
+    return not [*problems, *views.where_problems(view.view, fragments.load())]
 
 
 def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
@@ -122,6 +149,11 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
         for change in comparison.changes
         for name, rule in _changed_rules(comparison, change).items()
         if not _is_countable(name, rule, change.old)
+    ]
+    result += [
+        problem(f"{new.name}.fields", "not_counted", NEW_FIELDS)
+        for _, new in comparison.import_.views_updated
+        if not _reads_what_is_there(new)
     ]
     resulting = comparison.definitions()
     replaced = {change.old.name.lower() for change in comparison.changes}

@@ -15,14 +15,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from app import clock, rules
+from app import clock, db, rules
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
-from app.collections.definitions import ALL_FIELDS, NEVER, Definition
+from app.collections.definitions import ALL_FIELDS, NEVER, Definition, ViewDefinition
 from app.context import shown_accounts
 from app.db import engine, versioned_cache
-from app.errors import InvalidValues, NotFound, problem
+from app.errors import Forbidden, InvalidValues, NotFound, ViewReadOnly, problem
 from app.files import ownership
 from app.records import store
 from app.records.store import Row, reads, references
@@ -72,19 +72,77 @@ class _Case:
 def explain(collection: Definition, question: Question) -> JSONObject:
     """Return whether a caller may do it, and what decides.
 
+    Of a view, the list rule of what it reads comes first, then its `where`, then its own rule.
     Raises NotFound, and InvalidValues where a write would.
     """
-    rule, node = collection.rule(question.operation), collection.conditions[question.operation]
+    if isinstance(collection, ViewDefinition):
+        return _of_view(collection, question)
+    return _verdict(collection, question, _load_record(collection, question))
+
+
+def _of_view(view: ViewDefinition, question: Question) -> JSONObject:
+    """What refuses first; else what cannot be decided, or the view's own rule."""
+    base, own_rule = view.base, view.rule(question.operation)
+    if question.operation not in ("list", "view"):
+        return _result(view, question, own_rule) | {
+            "allowed": False,
+            "reason": ViewReadOnly.message,
+        }
+    record_id = None if view.is_grouped else question.record_id
+    asked = replace(question, operation="list", record_id=record_id)
+    found = explain(base, asked)
+    if found["allowed"] is not False and view.narrowed is not None:
+        where = replace(base, rules={**base.rules, "list_rule": view.view["where"]})
+        stored = _load_record(base, asked)
+        narrowed = _result(base, question, where.rule("list"))
+        narrowed |= _statement(base, view.narrowed, question)
+        narrowed |= next(_by_expression(where, view.narrowed, asked, stored))
+        found = found if found["allowed"] is None and narrowed["allowed"] else narrowed
+    if found["allowed"] is False:
+        return found
+    try:
+        caller = principals.as_caller(question.subject, question.account_id)
+        own = access.of_view(caller, view, question.operation)
+    except Forbidden as error:  # of what rows have in common
+        return _result(view, question, own_rule) | {"allowed": False, "reason": error.message}
+    row = None
+    within = {"_account": question.account_id, **own.within}
+    if question.record_id is not None:
+        query = sa.select(*own.definition.selected).where(
+            *store.scope(own.definition, question.account_id),
+            own.definition.table.c.id == question.record_id,
+        )
+        values_ = db.connection().execute(query, within).first()
+        if values_ is None:
+            raise NotFound(changes.NO_RECORD)
+        row = dict(zip(own.definition.columns, values_, strict=True))
+        shown_accounts.note(str(row["account_id"]))
+    verdict = _verdict(own.definition, question, row, within)
+    is_open = found["allowed"] is None and verdict["allowed"] is not False and not view.is_grouped
+    return found if is_open else verdict
+
+
+def _result(collection: Definition, question: Question, rule: str | None) -> JSONObject:
     result = {"collection": collection.name, "operation": question.operation, "rule": rule}
-    result |= {"clause": None, "sql": None, "parameters": None}
-    stored = _load_record(collection, question)
+    return result | {"clause": None, "sql": None, "parameters": None}
+
+
+def _verdict(
+    collection: Definition,
+    question: Question,
+    stored: Row | None,
+    within: JSONMapping = store.NO_PARAMETERS,
+) -> JSONObject:
+    """What the rule of one collection says; `within` are the parameters of a view's table."""
+    node = collection.conditions[question.operation]
+    result = _result(collection, question, collection.rule(question.operation))
     if node is None or question.subject.is_superadmin:
         verdicts = _without_expression(collection, question, stored)
     elif node is NEVER:
         reason = "The rule does not fit the schema any more: closed to all but superadmins."
         verdicts = iter([{"allowed": False, "reason": reason}])
     else:
-        result |= _statement(collection, node, question)
+        result |= _statement(collection, node, question, within)
         verdicts = _by_expression(collection, node, question, stored)
     for verdict in verdicts:
         if verdict["allowed"] is False:
@@ -108,7 +166,8 @@ def _by_expression(
     """Yield the verdicts of a write, in its order."""
     rule = collection.rule(question.operation) or ""
     if stored is not None:
-        stored = references.resolve(collection, [stored], access.dotted_names(node))[0]
+        names = access.dotted_names(node)
+        stored = {**stored, **references.resolve_one(collection, stored, names)}
     case = _current_case(collection, question, stored)
     judges_change = question.operation == "update" and rules.names_old(node)
     if not (judges_change and _has_result(question, stored)):
@@ -309,7 +368,12 @@ def _undecided(
     return {"allowed": None, "reason": f"It depends on {dependencies}.", "depends_on": source}
 
 
-def _statement(collection: Definition, node: rules.Node, question: Question) -> JSONObject:
+def _statement(
+    collection: Definition,
+    node: rules.Node,
+    question: Question,
+    within: JSONMapping = store.NO_PARAMETERS,
+) -> JSONObject:
     """Return the statement that finds the records for which the rule holds."""
     table = collection.table
     account = None if question.account_id is None else sql.ACCOUNT
@@ -323,7 +387,7 @@ def _statement(collection: Definition, node: rules.Node, question: Question) -> 
     statement = sa.select(table.c.id).where(*scoped).compile(dialect=dialect)
     body = values.clean_valid(collection, question.data or {})
     parameters = statement.construct_params(
-        compiled.parameters(question.subject, body, question.account_id)
+        {**within, **compiled.parameters(question.subject, body, question.account_id)}
     )
     return {
         "sql": str(statement),

@@ -142,3 +142,95 @@ def test_manifest_has_views(root: Caller, bob: Caller, tickets: list[dict[str, A
     copied = root.get("collections/export").json
     assert make_record(bob, "tickets", title="x")
     assert all(one["name"] != "open_ones" for one in copied["collections"])
+
+
+def test_manifest_counts_access_to_views(
+    root: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    make_view(root, fields=["title"])
+    make_view(root, "groups", group_by=["status"], aggregates=["count()"])
+
+    def counted(*items: dict[str, Any]) -> set[tuple[str, str, int, int]]:
+        manifest = {"version": 1, "collections": [*items]}
+        plan = root.post("manifest/plan", {"manifest": manifest}).json
+        assert plan["problems"] == []
+        return {
+            (one["collection"], one["operation"], one["gained"], one["lost"])
+            for one in plan["access"]
+            if one["role"] == "viewer"
+        }
+
+    summary = {"name": "summary", "rules": {"list_rule": "title != 'one'"}}
+    assert counted(summary) == {("summary", "list", 0, 1)}
+    groups = {"name": "groups", "where": "status != null", "rules": {"view_rule": "count > 1"}}
+    assert counted(groups) == {("groups", "list", 0, 1), ("groups", "view", 0, 2)}
+    base = {"name": "tickets", "rules": {"list_rule": "status = 'open'"}}
+    expected = {(name, op, 0, 2) for name in ("summary", "groups") for op in ("list", "view")}
+    assert counted(base) == {("tickets", "list", 0, 2), *expected}
+
+
+def test_fragments_of_a_condition_are_planned(root: Caller, tickets: list[dict[str, Any]]) -> None:
+    assert root.put("rules/fragments", {"started": "status != null"}).status_code == 200
+    make_view(root, fields=["title"], where="@rule(started)")
+    plan = root.post("rules/fragments/plan", {"started": "status = 'open'"})
+    assert plan.status_code == 200, plan.json
+    found = {
+        (one["collection"], one["operation"], role["role"], role["lost"])
+        for one in plan.json["effect"]
+        for role in one["roles"]
+    }
+    assert ("summary", "list", "viewer", 1) in found
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts", "record", "allowed", "collection"),
+    [
+        ({}, {}, 0, True, "summary"),
+        ({"list_rule": None}, {}, 0, False, "tickets"),
+        ({"list_rule": "amount > 1"}, {}, 0, False, "tickets"),
+        ({"list_rule": "amount > 1"}, {}, 1, True, "summary"),
+        ({"list_rule": "amount > 1"}, {}, None, None, "tickets"),
+        ({}, {"where": "status = 'done'"}, 0, False, "tickets"),
+        ({}, {"view_rule": "customer_name = 'Ann'"}, 0, True, "summary"),
+        ({}, {"view_rule": "customer.name = 'Ann'"}, 1, False, "summary"),
+        ({}, {"view_rule": "@has_role(admin)"}, 0, False, "summary"),
+    ],
+)
+def test_explanation_names_the_rule_that_decides(
+    root: Caller,
+    bob: Caller,
+    tickets: list[dict[str, Any]],
+    rules: dict[str, Any],
+    parts: dict[str, Any],
+    record: int | None,
+    allowed: bool | None,
+    collection: str,
+) -> None:
+    if rules:
+        assert root.put("collections/tickets/rules", rules).status_code == 200
+    make_view(root, fields=["title", "customer", "customer.name"], **parts)
+    question = {"operation": "view", "user_id": bob.id}
+    question |= {} if record is None else {"record_id": tickets[record]["id"]}
+    found = root.post("collections/summary/rules/explain", question)
+    assert found.status_code == 200, found.json
+    assert (found.json["allowed"], found.json["collection"]) == (allowed, collection)
+    made_up = {"id": bob.id, "email": bob.email, "role": "viewer", "account_id": bob.account_id}
+    del question["user_id"]
+    other = root.post("collections/summary/rules/explain", {**question, "auth": made_up}).json
+    assert other == found.json
+    writes = root.post("collections/summary/rules/explain", {**question, "operation": "delete"})
+    assert (writes.status_code, writes.json["allowed"]) == (200, False)
+
+
+def test_views_have_no_history(root: Caller, alice: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(root, fields=["title"])
+    record = f"records/summary/{tickets[0]['id']}"
+    for answer in (
+        alice.get(f"{record}/history"),
+        alice.get(f"{record}?as_of=2026-01-01T00:00:00Z"),
+        alice.post(f"{record}/restore", {"audit_id": 1}),
+        alice.post(f"{record}/erase"),
+        root.get(f"{record}/history"),
+    ):
+        code = (answer.status_code, answer.json["error"])
+        assert code in {(405, "view_read_only"), (400, "is_view")}, answer.json

@@ -89,11 +89,12 @@ class World:
             ("five", "open", 1, "Ann", None),
             ("six", "done", 3, "Cid", "alice"),
         ]
-        self.rows = []
+        self.rows, self.ids = [], list[str]()
         for title, status, amount, customer, owner in made:
             of = customers.get(str(customer))
             stored = {"title": title, "status": status, "amount": amount, "owner": owners[owner]}
-            make_record(cast.alice, "tickets", **stored, customer=of and of["id"])
+            record = make_record(cast.alice, "tickets", **stored, customer=of and of["id"])
+            self.ids.append(record["id"])
             self.rows.append(
                 {**stored, "customer": of and {"name": of["name"], "secret": of["secret"]}}
             )
@@ -149,6 +150,23 @@ class World:
                 row["amount"] = "*" * 8
         return sorted(rows, key=repr)
 
+    def explained(self, view: str, caller: Caller) -> set[str]:
+        """The records, or groups that anybody sees, that the caller may list, as explained."""
+        found = self.root.acting_in(caller.account_id).get(f"records/{view}?limit=100").json
+        ids = self.ids if view == "flat" else [one["id"] for one in found["items"]]
+        ids = [*ids, *(one["id"] for one in caller.get(f"records/{view}").json.get("items", ()))]
+        opened = set()
+        for id in ids:
+            question = {"operation": "list", "user_id": caller.id, "record_id": id}
+            answer = self.root.post(f"collections/{view}/rules/explain", question)
+            if answer.status_code == 404:  # a group of others
+                assert view == "grouped"
+                continue
+            assert answer.status_code == 200, answer.json
+            assert answer.json["allowed"] in (True, False), answer.json
+            opened |= {id} if answer.json["allowed"] else set()
+        return opened
+
     def _sees(self, given: Setting, path: str, caller: Subject) -> bool:
         name, _, behind = path.partition(".")
         opened = given.readable.get(name) is None or caller.role == ADMIN
@@ -199,6 +217,7 @@ def test_view_has_the_verdicts_of_what_it_reads(app: Flask, world: World, given:
             assert (answer.status_code == 200) == (expected is not None), answer.json
             if expected is None:
                 assert answer.status_code == 403
+                assert world.explained(view, caller) == set()
                 continue
             system = {"id", "account_id", "created_at", "updated_at", "created_by", "updated_by"}
             items = [
@@ -209,3 +228,39 @@ def test_view_has_the_verdicts_of_what_it_reads(app: Flask, world: World, given:
             assert answer.json["total"] == len(expected)
             counted = caller.get(f"records/{view}/aggregate", query_string={"functions": "count()"})
             assert counted.json["results"] == [{"count": len(expected)}]
+            assert world.explained(view, caller) == {one["id"] for one in answer.json["items"]}
+
+
+@pytest.mark.long
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(settings_, settings_)
+def test_preview_counts_rows_that_open_and_close(
+    app: Flask, world: World, given: Setting, other: Setting
+) -> None:
+    world.set(given)
+    account = world.alice.account_id
+    for view, rule in (("flat", other.of_flat), ("grouped", other.of_grouped)):
+
+        def listed(view: str = view) -> dict[str, set[str] | None]:
+            found: dict[str, set[str] | None] = {}
+            for caller, role in ((world.alice, ADMIN), (world.bob, VIEWER)):
+                answer = caller.get(f"records/{view}", query_string={"limit": 100})
+                is_hidden = answer.status_code == 403 and answer.json["error"] == "field_denied"
+                items = answer.json.get("items", ())
+                found[role] = None if is_hidden else {one["id"] for one in items}
+            return found
+
+        before = listed()
+        body = {"rules": {"list_rule": rule}, "account_id": account}
+        compared = world.root.post(f"collections/{view}/rules/diff", body)
+        assert compared.status_code == 200, compared.json
+        rules = {"list_rule": rule}
+        assert world.root.put(f"collections/{view}/rules", rules).status_code == 200
+        after = listed()
+        for one in compared.json["items"]:
+            old, new = before.get(one["role"]), after.get(one["role"])
+            if one["operation"] == "list" and old is not None and new is not None:
+                assert set(one["gained"]["sample"]) == new - old, one
+                assert set(one["lost"]["sample"]) == old - new, one
+                assert one["gained"]["count"] == len(new - old)
+                assert one["lost"]["count"] == len(old - new)

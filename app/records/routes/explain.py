@@ -182,7 +182,8 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     the record as it is. What is wrong with `data` is a 400 where a write would get as far; so is a
     lacking `auth.account_id` where the rule asks for a new record's account, or for what references
     lead to there. Whether references lead to records that the caller may view is not looked
-    at.
+    at, but for columns of views. Of a view, the answer is about what refuses first: the list rule
+    of what it reads, its `where`, then its own rule; `collection` says whose `rule` it is.
     """
     collection = definitions.get(collections.find(collection_name).name)
     caller, account_id = _caller(body)
