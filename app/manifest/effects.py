@@ -160,9 +160,9 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     replaced |= {row.name_key for _, row in comparison.removed}
     future = {one.name.lower(): one for one in definitions.get_all(with_views=True)}
     future = {key: one for key, one in future.items() if key not in replaced} | resulting
-    for definition in future.values():
-        result += expression_names.warnings(names.followed(definition))
-    with definitions.override(resulting):
+    with definitions.override(resulting):  # which views read
+        for definition in future.values():
+            result += expression_names.warnings(names.followed(definition))
         for definition in map(fragments.with_current, resulting.values()):
             result += trials.warnings_of_collection(definition)
     return result

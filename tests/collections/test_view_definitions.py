@@ -234,3 +234,26 @@ def test_views_have_no_history(root: Caller, alice: Caller, tickets: list[dict[s
     ):
         code = (answer.status_code, answer.json["error"])
         assert code in {(405, "view_read_only"), (400, "is_view")}, answer.json
+
+
+@pytest.mark.parametrize("is_view_first", [False, True])
+def test_manifest_makes_a_collection_and_its_view_at_once(
+    root: Caller, bob: Caller, tickets: list[dict[str, Any]], is_view_first: bool
+) -> None:
+    make_view(root, fields=["title", "customer.name"], where="customer.name != 'Ben'")
+    grouped = {"where": "status = 'open'", "group_by": ["owner.name"], "aggregates": ["count()"]}
+    make_view(root, "grouped", **grouped)
+    exported = root.get("manifest/export").json["collections"]
+    ids = {one["name"]: one["id"] for one in root.get("collections").json["items"]}
+    for name in ("summary", "grouped", "tickets", "customers"):
+        assert root.delete(f"collections/{ids[name]}").status_code == 200
+    manifest = {"version": 1, "collections": exported[:: -1 if is_view_first else 1]}
+    plan = root.post("manifest/plan", {"manifest": manifest}).json
+    assert plan["problems"] == []
+    body = {"manifest": manifest, "plan_hash": plan["plan_hash"]}
+    assert root.post("manifest/apply", body).status_code == 200
+    assert root.get("manifest/export").json["collections"] == exported
+    customer = make_record(bob, "customers", name="Ann")["id"]
+    make_record(bob, "tickets", title="new", status="open", customer=customer)
+    assert [one["title"] for one in rows(bob)] == ["new"]
+    assert [one["count"] for one in rows(bob, "grouped")] == [1]
