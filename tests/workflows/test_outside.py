@@ -236,6 +236,46 @@ def test_instance_personal_data_needs_view_right(app: Flask, cast: Cast) -> None
     assert theirs["withheld"] is False
 
 
+def test_instance_personal_data_behind_references_needs_view_right(app: Flask, cast: Cast) -> None:
+    alice = cast.alice
+    make_collection(cast.root, "people", [{"name": "mail", "type": "email", "pii": True}])
+    reference = {"name": "person", "type": "reference", "collection": "people"}
+    schema = [{"name": "n", "type": "number"}, {**reference, "on_delete": "set_null"}]
+    make_collection(cast.root, schema=schema)
+    eve = make_record(alice, "people", mail="eve@x.example")
+    make_record(alice, n=1, person=eve["id"])
+    other = Caller(app, make_user(app, alice.account_id, "dora@acme.example", "admin"))
+    grouped = {"functions": "count()", "group_by": ["n", "person.mail"]}
+    found = 'person.mail = "eve@x.example"'
+    item = action("item", "query_records", collection="posts", filter="n = {{ item.n }}")
+    for step, withheld in (
+        (action("a", "aggregate_records", collection="posts", **grouped), True),
+        (action("a", "query_records", collection="posts", filter=found), True),
+        (action("a", "query_records", collection="posts", sort="-person.mail"), True),
+        (action("a", "query_records", collection="posts", filter="@any(people, mail ~ 'e')"), True),
+        (
+            {
+                "name": "each",
+                "type": "for_each",
+                "collection": "posts",
+                "sort": "person.mail",
+                "steps": [item],
+            },
+            True,
+        ),
+        (action("a", "query_records", collection="posts", filter='person = ""'), False),
+        (
+            action("a", "aggregate_records", collection="posts", **grouped | {"group_by": "n"}),
+            False,
+        ),
+    ):
+        name = f"f{step['name']}{len(str(step))}"
+        ended = ran(app, alice, make_workflow(alice, [step], name=name))
+        assert ended["status"] == "completed", ended["error_message"]
+        seen = instance(other, ended["id"])
+        assert (seen["withheld"], "eve@" in str(seen)) == (withheld, False), step
+
+
 def test_instance_personal_data_of_awaited_event_is_withheld(app: Flask, cast: Cast) -> None:
     fields = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=fields)

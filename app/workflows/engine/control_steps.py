@@ -6,6 +6,7 @@ and the step's log commit together, so they are executed exactly once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,7 @@ from app import clock
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import definitions, masking
+from app.collections.fields import PEOPLE
 from app.errors import InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.records import service as records
@@ -42,6 +44,8 @@ MAX_ITEMS = 1000
 MAX_DEPTH = serialization.MAX_DEPTH + 1
 DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT = "30s", "7d"
 DEFAULT_LIMIT = 100
+FOLLOWED = re.compile(r"(\w+)\s*\.")
+LOOKED_AT = re.compile(r"@(?:any|count)\s*\(\s*(\w+)")
 TYPE_GONE = "No loaded extension has the step type {} (SERVICE_EXTENSIONS)."
 Config = JSONMapping
 
@@ -292,9 +296,22 @@ def run_record_step(kind: str, config: Config, by: Principal) -> object:
 
 
 def shows_personal(config: Config, by: Principal) -> bool:
-    """Whether the owner sees personal data unmasked."""
-    collection = definitions.get(_config_text(config, "collection"))
-    return bool(collection.personal) and not masking.masks_for(by)
+    """Whether the owner sees personal data unmasked, of records or of those they refer to."""
+    if masking.masks_for(by):
+        return False
+    text = " ".join(str(config.get(name)) for name in ("filter", "sort", "group_by"))
+    steps = set(FOLLOWED.findall(text))
+    reached = [_config_text(config, "collection"), *LOOKED_AT.findall(text)]
+    for name in reached:  # grows on the way
+        try:
+            collection = definitions.get(name)
+        except NotFound:  # named in a text in quotes
+            continue
+        if collection.personal:
+            return True
+        targets = {collection.references.get(step) for step in steps} - {None, PEOPLE, *reached}
+        reached += [one for one in targets if one]
+    return False
 
 
 def _config_limit(config: Config) -> int:
