@@ -320,3 +320,28 @@ def test_for_each_warns_of_names_that_do_not_exist(alice: Caller, posts: list[An
     }
     flow = make_workflow(alice, [walk(create("a"), collection="nowhere")])
     assert flow["warnings"][0]["field"] == "steps[0].collection"
+
+
+def test_views_are_neither_walked_nor_written(
+    app: Flask, root: Caller, alice: Caller, posts: list[Any]
+) -> None:
+    view = {"type": "view", "from": "posts", "list_rule": "true"}
+    for name, parts in (("shown", {"fields": ["title"]}), ("grouped", {"aggregates": ["count()"]})):
+        assert root.post("collections", {"name": name, **view, **parts}).status_code == 201
+        steps = [
+            walk(create("one"), collection=name),
+            action("made", "create_record", collection=name, data={"title": "x"}),
+            action("changed", "update_record", collection=name, record_id="x", data={"title": "x"}),
+            action("gone", "delete_record", collection=name, record_id="x"),
+            action("read", "query_records", collection=name),
+        ]
+        body = {"name": "w", "trigger": MANUAL, "steps": steps}
+        assert [
+            (one["field"], one["code"]) for one in alice.post("workflows", body).json["details"]
+        ] == [
+            ("steps[0].collection", "is_view"),
+            *((f"steps[{n}].config.collection", "is_view") for n in (1, 2, 3)),
+        ]
+        named = walk(create("one"), collection="{{ trigger.name }}")
+        found = ran(app, alice, make_workflow(alice, [named]), {"name": name})
+        assert (found["status"], "This is a view" in found["error_message"]) == ("failed", True)

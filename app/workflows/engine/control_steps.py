@@ -26,7 +26,7 @@ from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.workflows.engine import event_waits, for_each
 from app.workflows.engine.position import MAX_ERRORS, Place
-from app.workflows.language import definition, expressions
+from app.workflows.language import checks, definition, expressions
 from app.workflows.language.definition import (
     ACTION,
     CONDITION,
@@ -123,6 +123,8 @@ def _for_each(run: Any, place: Place) -> Outcome:
         for name in ("collection", "sort"):
             _config_text(values, name)
         run.input = values
+        if definitions.is_view(_config_text(values, "collection")):
+            raise Failed(checks.VIEW_NOT_WALKED)
         inner = for_each.start(run, values)
         run.holds_pii = run.holds_pii or shows_personal(values, run.owner())
         if inner is None:

@@ -57,6 +57,11 @@ MAX_ADDRESSES = 20  # of one mail
 WRONG_RECIPIENT = (
     "Recipients are addresses, or one of {user: id}, {role: name}, {group: name}, {field: name}."
 )
+WRITES = ("create_record", "update_record", "delete_record")
+VIEW_IS_READ = "This is a view, which is only read: write to the collection that it reads."
+VIEW_NOT_WALKED = (
+    "This is a view: walk the collection that it reads, or list the view by query_records."
+)
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 RECORD_TEXTS = ("collection", "filter", "sort")
 STABLE = ("id", "created_at", "created_by")
@@ -261,7 +266,7 @@ class _Check:
             if value is not None and not isinstance(value, str):
                 self.add(f"{path}.{name}", "invalid_type", "Must be text.")
         self._templates(settings, path, available)
-        self._records(step, path)
+        self._records(step, path, VIEW_NOT_WALKED)
         if step.get("on_error") not in (None, *ON_ERROR):
             message = f"Must be one of: {', '.join(ON_ERROR)}."
             self.add(f"{path}.on_error", "invalid_option", message)
@@ -279,11 +284,14 @@ class _Check:
                 )
                 self.add(f"{path}.sort", "invalid_option", message)
 
-    def _records(self, settings: Written, place: str) -> None:
-        """Check the collection and the filter of a step on records."""
+    def _records(self, settings: Written, place: str, refused: str | None) -> None:
+        """Check the collection and the filter of a step on records; `refused` is said to views."""
         collection, filter = settings.get("collection"), settings.get("filter")
         if isinstance(collection, str) and not templates.has_template(collection):
-            self.found += collection_problems(collection, f"{place}.collection")
+            wrong = collection_problems(collection, f"{place}.collection")
+            if refused and not wrong and collections.is_view(collection):
+                wrong = [problem(f"{place}.collection", collections.NO_CHANGES[0], refused)]
+            self.found += wrong
         if isinstance(filter, str):
             try:
                 rules.condition(templates.blank(filter), expressions.FILTERS)
@@ -321,7 +329,7 @@ class _Check:
         self._templates(config, place, available)
         for name, message in action_problems(kind, config):
             self.add(f"{place}.{name}", "invalid_type", message)
-        self._records(config, place)
+        self._records(config, place, VIEW_IS_READ if kind in WRITES else None)
         url = config.get("url")
         # Rendered URLs are checked at run time.
         if kind == "send_webhook" and isinstance(url, str) and not templates.has_template(url):
