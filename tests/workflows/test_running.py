@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +154,38 @@ def test_workflow_aggregates_what_its_owner_may_list(app: Flask, cast: Cast) -> 
     assert told["few"] == {"results": groups[:1], "first": groups[0], "total_groups": 2}
     assert told["all"]["first"] == {"count": 2, "sum_n": 3}
     assert told["note"]["title"] == "sum: 3"
+
+
+@pytest.mark.both_databases
+def test_workflow_groups_behind_references_are_told_line_by_line(app: Flask, cast: Cast) -> None:
+    alice, root = cast.alice, cast.root
+    make_collection(root, "customers", [{"name": "name", "type": "text"}])
+    tickets = [
+        {"name": "customer", "type": "reference", "collection": "customers"},
+        {"name": "customer_name", "type": "text"},
+    ]
+    make_collection(root, "tickets", tickets)
+    make_collection(root, "digests", [{"name": "text", "type": "text"}])
+    for name, number in (("Ann", 2), ("Ben", 1)):
+        customer = make_record(alice, "customers", name=name)["id"]
+        for _ in range(number):
+            make_record(alice, "tickets", customer=customer, customer_name="own")
+    [section] = [
+        part
+        for part in Path("docs/workflows.md").read_text().split("```json\n")
+        if part.startswith("[\n") and "steps.line.output" in part
+    ]
+    steps = json.loads(section.partition("```")[0])
+    steps.append(action("both", "aggregate_records", collection="tickets", functions="count()"))
+    steps[-1]["config"]["group_by"] = "customer.name,customer_name"
+    workflow = make_workflow(alice, steps)
+    assert workflow["warnings"] == []
+    found = ran(app, alice, workflow)
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    told = outputs(found)
+    assert told["totals"]["first"] == {"customer_name": "Ann", "count": 2}
+    assert told["line"]["text"] == "Ann: 2\nBen: 1\n"
+    assert told["both"]["first"] == {"customer_name": "own", "count": 2}
 
 
 def test_workflow_aggregate_problems_have_their_place(alice: Caller, posts: dict[str, Any]) -> None:

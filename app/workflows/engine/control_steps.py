@@ -279,7 +279,17 @@ def aggregate_records(config: Config, by: Principal) -> object:
         params[name] = [",".join(_config_text({name: text}, name) for text in texts)]
     name, limit = _config_text(config, "collection"), _config_limit(config)
     found = aggregate.aggregate(name, params, skip=0, limit=limit, by=by)
-    return {**found, "first": found["results"][0] if found["results"] else None}
+    results = [_reachable(group) for group in found["results"]]
+    return {**found, "results": results, "first": results[0] if results else None}
+
+
+def _reachable(group: JSONMapping) -> JSONObject:
+    """A group by names that templates reach: `customer.name` is `customer_name`, as in views.
+
+    A field of the records themselves keeps its name before it.
+    """
+    own = {name: value for name, value in group.items() if "." not in name}
+    return {name.replace(".", "_"): value for name, value in group.items()} | own
 
 
 RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {

@@ -208,7 +208,8 @@ def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
     for setting, value in (("functions", calls), ("group_by", groups)):
         text = ",".join(value) if isinstance(value, list) else str(value or "")
         if not templates.has_template(text):
-            names = (FUNCTION.sub("", part).strip(" ()") for part in text.split(","))
+            parts = (FUNCTION.sub("", part).strip(" ()") for part in text.split(","))
+            names = (part.partition(".")[0] for part in parts)
             yield from ((f"{place}.{setting}", collection, name) for name in names if name)
     if isinstance(sort, str) and not templates.has_template(sort):
         for part in sort.split(","):
