@@ -116,7 +116,7 @@ class Definition:
     default_sort: ClassVar[Any] = DEFAULT_SORT
     """The order of lists that ask for none."""
     indexing: JSONMapping | None = None
-    """The `fields` that cannot be searched yet, and the number of `records` that can be."""
+    """The `fields` that cannot be searched yet, how many records are `done`, and their `total`."""
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:

@@ -93,6 +93,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
             "has_public_access": definitions.from_row(row).is_public,
             "options": {"require_signature": False, **row.options},
             "indexes": row.indexes,
+            **({"indexing": row.indexing} if row.indexing else {}),
             "created_at": row.created_at,
             "updated_at": row.updated_at,
         }

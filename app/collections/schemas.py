@@ -388,6 +388,14 @@ class CollectionPlan(View):
     )
 
 
+class Indexing(View):
+    """What is done of storing the words of fields that have become searchable."""
+
+    fields_ = ma.fields.List(ma.fields.String(), attribute="fields", data_key="fields")
+    done = ma.fields.Integer(**doc("Records whose words are stored, as of the last report."))
+    total = ma.fields.Integer(**doc("Records that there were at the start."))
+
+
 @example(
     name="posts",
     table_name="col_posts",
@@ -400,7 +408,7 @@ class CollectionPlan(View):
     indexes=INDEXES,
 )
 class CollectionView(View):
-    optional = ("warnings", "type", "view")
+    optional = ("warnings", "type", "view", "indexing")
 
     warnings = ma.fields.List(
         ma.fields.String(),
@@ -422,6 +430,10 @@ class CollectionView(View):
     )
     options = ma.fields.Nested(CollectionOptions)
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
+    indexing = ma.fields.Nested(
+        Indexing,
+        **doc("Only while searches of its fields are a 409 `search_indexing`."),
+    )
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
 

@@ -56,11 +56,15 @@ def start(row: Collection, change: Change) -> None:
     for name in change.fills.keys() & former.keys() & set(searched) - {*names}:
         _fill(change.new, name)
     if not names or last is None:
-        row.indexing = None
+        indexing = None
     else:
-        row.indexing = {"fields": names, "records": number}
+        with tenancy.across_accounts():
+            total = db.connection().scalar(sa.select(sa.func.count()).select_from(change.new.table))
+        indexing = {"fields": names, "done": number, "total": total}
         jobs.enqueue(JOB, {"collection_id": row.id}, account_id=jobs.INSTANCE)
-    db.db.session.flush()
+    if indexing != row.indexing:  # the definition of the version so far may be remembered
+        row.indexing, row.version = indexing, row.version + 1
+        db.db.session.flush()
 
 
 def _fill(definition: Definition, name: str) -> None:
@@ -96,8 +100,8 @@ def finish(payload: JSONMapping) -> None:
                 return
             # A report is a change of the row that whoever changes the collection waits for.
             if piece % PIECES_BETWEEN_REPORTS == 0:
-                records = row.indexing["records"] + number * PIECES_BETWEEN_REPORTS
-                row.indexing = {"fields": [*names], "records": records}
+                done = row.indexing["done"] + number * PIECES_BETWEEN_REPORTS
+                row.indexing = {**row.indexing, "done": done}
 
 
 def _store_next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from flask import Flask
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from app import clock
-from app.collections import definitions, search_index
+from app.collections import definitions, search_index, search_words
 from app.context import tenancy
 from app.db import db, words
 from app.extend import Caller as ExtensionCaller
 from app.extend import before_create
 from app.extensions.loading import loaded
-from tests.builders import Cast, make_collection, make_record, make_user
+from app.records.read import search
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.bundle.accounts import export, import_, run
 from tests.console.browser import Browser
 from tests.console.test_schemas import inputs
@@ -292,3 +294,74 @@ def test_trash_is_not_searched(cast: Cast) -> None:
     assert refused.status_code == 400, refused.text
     assert (refused.status_code, refused.json["details"][0]["field"]) == (400, "search")
     assert cast.alice.get("records/notes?trash=true&filter=title ~ '%first'").json["total"] == 1
+
+
+PLAIN: list[dict[str, Any]] = [{"name": "title", "type": "text"}, {"name": "body", "type": "text"}]
+SEARCHABLE = [{"name": "title", "options": SEARCHED}]
+
+
+def add_many(caller: Caller, number: int) -> None:
+    rows = [{"title": f"word{place}", "body": "more"} for place in range(number)]
+    for start in range(0, number, 100):
+        body = {"records": rows[start : start + 100]}
+        assert caller.post("records/notes/batch", body).status_code == 201
+
+
+def collection(root: Caller) -> Any:
+    return root.get(path_of(root, "notes")).json
+
+
+def test_job_stores_the_words_of_many_records(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_words, "AT_ONCE", 10)
+    monkeypatch.setattr(search_words, "PIECE", 5)
+    monkeypatch.setattr(search_words, "PIECES_BETWEEN_REPORTS", 1)
+    make_collection(cast.root, "notes", PLAIN)
+    add_many(cast.alice, 40)
+    answer = cast.root.patch(path_of(cast.root, "notes"), {"schema": SEARCHABLE}).json
+    assert answer["indexing"] == {"fields": ["title"], "done": 10, "total": 40}
+
+    def found(text: str, **query: str) -> Any:
+        return cast.alice.get("records/notes", query_string={"search": text, **query})
+
+    def check_refused() -> None:
+        for path, more in (("", {}), ("/aggregate", {"functions": "count()"})):
+            query = {"search": "word1", **more}
+            refused = cast.alice.get(f"records/notes{path}", query_string=query)
+            assert refused.status_code == 409, refused.text
+            assert refused.json["error"] == "search_indexing"
+
+    check_refused()
+    assert found(" ").json["total"] == 40
+    shown = Browser(app, cast.root).get(path_of(cast.root, "notes")).text
+    assert "10 of 40" in shown
+    browser = Browser(app, cast.alice)
+    listed = browser.get(f"records/{cast.alice.account_id}/notes?search=word1")
+    assert (listed.status_code, search.INDEXING in listed.text) == (409, True)
+    item = cast.alice.get("records/notes?filter=title = 'word39'").json["items"][0]
+    cast.alice.patch(f"records/notes/{item['id']}", {"title": "changed meanwhile"})
+    store, calls = search_words._store_next, count(1)
+
+    def fail_later(*args: Any) -> Any:
+        if next(calls) > 3:
+            raise RuntimeError("killed")
+        return store(*args)
+
+    monkeypatch.setattr(search_words, "_store_next", fail_later)
+    payload = {"collection_id": collection(cast.root)["id"]}
+    with app.app_context(), pytest.raises(RuntimeError):
+        search_words.finish(payload)
+    assert collection(cast.root)["indexing"]["done"] == 25
+    check_refused()
+    monkeypatch.setattr(search_words, "_store_next", store)
+    # Names change, and another field becomes searchable, while the words are stored.
+    fields = [{"name": "heading", "rename_from": "title"}, {"name": "body", "options": SEARCHED}]
+    answer = cast.root.patch(path_of(cast.root, "notes"), {"schema": fields}).json
+    assert {*answer["indexing"]["fields"]} == {"heading", "body"}
+    run_jobs(app)
+    assert "indexing" not in collection(cast.root)
+    assert found("word39").json["total"] == 0
+    assert found("changed").json["total"] == 1
+    assert found("word* more").json["total"] == 39
+    check_index(app)
