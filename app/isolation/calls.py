@@ -9,7 +9,7 @@ Those for records are made of the definition of their collection.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import count, product
@@ -21,12 +21,12 @@ from werkzeug.routing import AnyConverter, Rule
 
 from app.accounts.models import ADMIN
 from app.collections import definitions
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.collections.fields import PEOPLE
 from app.db import Base
 from app.extensions import tables
 from app.isolation.rows import RESUMED, STEPS
-from app.isolation.tenants import MAIL_DOMAIN, Tenant, table_by_parameter
+from app.isolation.tenants import MAIL_DOMAIN, Tenant, table_by_parameter, trash_name
 from app.rules import Type
 from app.web import EXTENSIONS, PREFIX, examples
 from app.web.app import IntegerPath, UuidPath
@@ -38,7 +38,10 @@ SCIM, DIRECTORY = "/scim/", "directory"
 PORTAL = "portal"
 OPERATIONS = f"{PREFIX}/batch"
 PAGES = ("/console", "/portal", "/welcome")
-COLLECTION_PARAMETERS = {"collection", "collection_id", "collection_name", "record_id"}
+COLLECTION_IDS = ("collection_id", "definition_id")
+COLLECTION_PARAMETERS = {*COLLECTION_IDS, "collection", "collection_name", "record_id"}
+RECORDS = f"{PREFIX}/records/<collection>"
+OF_VIEWS = (RECORDS, f"{RECORDS}/export", f"{RECORDS}/aggregate")
 FIXED_VALUES = {
     "category": "auth_providers",
     "provider": "google",
@@ -128,11 +131,15 @@ class RouteBook:
     app: Flask
     paths: Mapping[str, Any]
     collections: list[Definition]
+    """Those of records."""
+    views: list[ViewDefinition]
 
     @classmethod
     def of(cls, app: Flask) -> RouteBook:
         """Load the application's current routes and collections."""
-        return cls(app, description_paths(), definitions.get_all())
+        every = definitions.get_all(with_views=True)
+        views = [one for one in every if isinstance(one, ViewDefinition)]
+        return cls(app, description_paths(), [one for one in every if one.view is None], views)
 
     def routes(self, pattern: str = "") -> Iterator[tuple[str, Rule]]:
         """Yield each route and method whose path matches a pattern from its start.
@@ -258,7 +265,7 @@ class RouteBook:
         choices = {
             n: sorted(c.items) for n, c in rule._converters.items() if isinstance(c, AnyConverter)
         }
-        for definition in (self.collections if in_collections else ()) or (None,):
+        for definition in self._reached(rule) if in_collections else (None,):
             for combination in product(*choices.values()):
                 values = dict(zip(choices, combination, strict=True))
                 parts = {
@@ -267,6 +274,15 @@ class RouteBook:
                     for n in names
                 }
                 yield _path(rule, parts), definition
+
+    def _reached(self, rule: Rule) -> Sequence[Definition | None]:
+        """The collections that a route leads to; none of them if there are none."""
+        if "/trash" in rule.rule:
+            return [one for one in self.collections if one.trash_days]
+        views = self.views if rule.rule in OF_VIEWS else []
+        if rule.rule == f"{RECORDS}/<record_id>":  # where it has the id of what is read
+            views = [one for one in self.views if not (one.is_grouped or one.view["where"])]
+        return [*self.collections, *views] or [None]
 
     def _operation(self, rule: Rule, method: str) -> Mapping[str, Any]:
         path = PARAMETER.sub(r"{\1}", rule.rule)
@@ -277,7 +293,8 @@ class RouteBook:
         self, method: str, rule: Rule, path: str, owner: Tenant, caller: Tenant
     ) -> Iterator[object]:
         if _is_record_route(rule):
-            definition = next((d for d in self.collections if f"/{d.name}" in path), None)
+            known = (*self.collections, *self.views)
+            definition = next((one for one in known if f"/{one.name}" in path), None)
             yield from record_bodies(method, rule.rule, definition, owner, caller)
             return
         if rule.rule == OPERATIONS:
@@ -322,15 +339,24 @@ def _names_collection(rule: Rule) -> bool:
     return in_console or _is_record_route(rule)
 
 
+def _id_name(definition: Definition | None, *, in_trash: bool = False) -> str:
+    """What a tenant knows a record's id by; those of a view have the ids of what it reads."""
+    if isinstance(definition, ViewDefinition):
+        definition = definition.base
+    if definition is None:
+        return "records"
+    return trash_name(definition) if in_trash else definition.table_name
+
+
 def _parameter_value(
     rule: Rule, name: str, owner: Tenant, definition: Definition | None, values: Mapping[str, str]
 ) -> str:
     if name in COLLECTION_PARAMETERS or (name == "name" and _names_collection(rule)):
         if name == "record_id":
-            return owner.id_of(definition.table_name if definition else "records")
+            return owner.id_of(_id_name(definition, in_trash="/trash/" in rule.rule))
         if definition is None:
-            return owner.id_of("collections") if name == "collection_id" else "none"
-        return definition.id if name == "collection_id" else definition.name
+            return owner.id_of("collections") if name in COLLECTION_IDS else "none"
+        return definition.id if name in COLLECTION_IDS else definition.name
     if name == "workflow_id" and values.get("kind") == "hook":
         return owner.id_of("hooks")
     if name in table_by_parameter():
@@ -468,8 +494,9 @@ def record_queries(route: str, definition: Definition, owner: Tenant) -> Iterato
     base = {"functions": "count()"} if route.endswith("/aggregate") else {}
     for name, text in _record_filters(definition, owner).items():
         yield {**base, name: text}
-    yield {**base, "filter": f'id == "{owner.id_of(definition.table_name)}"'}
-    if definition.rules.get("list_rule") is not None:  # else closed to `@any` as well
+    yield {**base, "filter": f'id == "{owner.id_of(_id_name(definition))}"'}
+    # What is closed is closed to `@any` as well, and views always are.
+    if definition.rules.get("list_rule") is not None and definition.view is None:
         yield {
             **base,
             "filter": f'@any({definition.name}, id = "{owner.id_of(definition.table_name)}")',
@@ -523,23 +550,22 @@ def _record_paths(definition: Definition) -> Iterator[str]:
 
 
 def _record_filters(definition: Definition, owner: Tenant) -> dict[str, str]:
-    row = owner.records[definition.name]
+    row = owner.records.get(definition.name, {})
     names = [
         name
         for name, spec in definition.fields.items()
-        if spec.filterable and not isinstance(row[name], bool | date)
+        if spec.filterable and not isinstance(row.get(name), bool | date)
     ]
-    return {
-        name: str(row[name] or owner.mark) for name in ("id", "account_id", "created_by", *names)
-    }
+    system = [name for name in ("id", "account_id", "created_by") if name in definition.system]
+    return {name: str(row.get(name) or owner.mark) for name in (*system, *names)}
 
 
 def record_bodies(
     method: str, route: str, definition: Definition | None, owner: Tenant, caller: Tenant
 ) -> Iterator[object]:
     """Yield bodies: the owner's record, and the same with the caller's own references."""
-    if definition is None or route.endswith("/restore"):
-        yield {"audit_id": 1} if definition else {}
+    if definition is None or definition.view is not None or route.endswith("/restore"):
+        yield {"audit_id": 1} if definition and route.endswith("/restore") else {}
         return
     row, id = (
         _sendable(definition, owner.records[definition.name]),

@@ -29,7 +29,7 @@ from app.db.policy import OnClose
 from app.files import purge, storage
 from app.ids import new_id
 from app.isolation import rows
-from app.isolation.tenants import Tenant
+from app.isolation.tenants import Tenant, trash_name
 from app.records.store import trash, writes
 from app.rules.nodes import Caller, Comparison, Literal
 
@@ -78,7 +78,8 @@ def create_tenant(tenant: Tenant) -> None:
             links.rebuild(definition, account.id)
             search_words.store_all(definition, account.id)
             if definition.trash_days:
-                trash.put_away(definition, [row | {"id": new_id()}], tenant.id_of("users"))
+                deleted = row | {"id": tenant.new_id(trash_name(definition))}
+                trash.put_away(definition, [deleted], tenant.id_of("users"))
             file_ids += [
                 file["id"] for name in definition.files for file in files_in(str(row[name]))
             ]

@@ -9,6 +9,7 @@ from functools import cache
 
 from app.accounts.models import User
 from app.auth import api_keys
+from app.collections.definitions import Definition
 from app.db import policies
 from app.db.policy import Placement
 from app.extensions import registry
@@ -31,6 +32,11 @@ def table_by_parameter() -> dict[str, str]:
 
 
 registry.on_change(table_by_parameter.cache_clear)
+
+
+def trash_name(definition: Definition) -> str:
+    """What a tenant knows the id of its record in the trash by."""
+    return f"{definition.table_name} in the trash"
 
 
 @dataclass

@@ -31,7 +31,15 @@ from app.workflows import instances
 from tests.builders import OPEN, Cast, make_collection
 
 EVERY_TYPE = [
-    {"name": "title", "type": "text", "required": True, "unique": True},
+    {
+        "name": "title",
+        "type": "text",
+        "required": True,
+        "unique": True,
+        "options": {"search": True},
+    },
+    {"name": "number", "type": "sequence", "options": {"prefix": "P-", "digits": 4}},
+    {"name": "writer", "type": "text", "default": {"expression": "@request.auth.id"}},
     {"name": "code", "type": "text", "options": {"pattern": "^[a-z]{3}-[0-9]{4}$"}},
     {"name": "kind", "type": "text", "options": {"choices": ["one", "other"]}},
     {"name": "price", "type": "number", "required": True},
@@ -61,6 +69,12 @@ def furnished(app: Flask, cast: Cast) -> Flask:
         {"name": "body", "type": "text"},
     ]
     make_collection(cast.root, "comments", referring)
+    columns = {"fields": ["body", "post.title", "post.amount", "owner.name"], "view_rule": "true"}
+    counted = {"group_by": ["post.title"], "aggregates": ["count()"], "where": "body IS NOT NULL"}
+    for name, parts in (("remarks", columns), ("counts", counted)):
+        view = {"name": name, "type": "view", "from": "comments", "list_rule": "true", **parts}
+        made = cast.root.post("collections", view)
+        assert made.status_code == 201, made.json
     make_collection(cast.root, "papers", [{"name": "scan", "type": "file"}])
     members = [{"name": name, "type": "text"} for name in ("person", "level", "project")]
     members += [{"name": "user", "type": "user"}]
