@@ -28,7 +28,16 @@ STRANGE = "strange-thing"
 LONG = "a_very_long_word_without_any_place_to_break_it" * 4
 REFUSING = "http://127.0.0.1:9/with/a/long-long-long-long-long-long-long-long-path"
 BOOKS = [
-    {"name": "title", "type": "text", "required": True, "options": {"index": True}},
+    {
+        "name": "title",
+        "type": "text",
+        "required": True,
+        "options": {"index": True, "search": True},
+    },
+    {"name": "number", "type": "sequence", "options": {"prefix": "B-", "digits": 5}},
+    {"name": "price", "type": "decimal", "options": {"precision": 12, "scale": 2}},
+    {"name": "subjects", "type": "text_list"},
+    {"name": "keeper", "type": "email", "default": {"expression": "@request.auth.email"}},
     {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
     {"name": "pages", "type": "number", "options": {"integer": True}},
     {"name": "lent", "type": "boolean"},
@@ -70,6 +79,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     books = builders.make_collection(cast.root, "books", BOOKS, options=trash)["id"]
     first = builders.make_record(alice, "books", title=HOSTILE)
     second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
+    second |= {"price": "1234567890.10", "subjects": [LONG, HOSTILE, "poems"]}
     second |= {"site": f"https://books.example/{LONG}"}
     read = {"type": "view", "from": "books", "list_rule": "true", "view_rule": "true"}
     shelf = {"fields": ["title", "before.title"], "where": "pages = 7 || pages = null"}
