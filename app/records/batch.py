@@ -140,7 +140,7 @@ def prepare_upsert(
     creations, updates = list[changes.Change](), list[changes.Change]()
     if new := [n for n, key in enumerate(keys) if key not in present]:
         new_problems = problems.subset([indexes[n] for n in new])
-        new_bodies = [bodies[n] for n in new]
+        new_bodies = values.with_new_lists(definition, [bodies[n] for n in new], new_problems)
         creations.append(
             changes.prepare_create(
                 definition, new_bodies, new_problems, by, has_numbers=has_numbers

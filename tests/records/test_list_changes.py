@@ -100,7 +100,9 @@ def test_list_change_problems(posts: None, alice: Caller, body: dict[str, Any], 
 
 def test_list_change_is_for_patch_alone(posts: None, alice: Caller) -> None:
     change = {"tags": {"$add": ["a"]}}
-    assert problems(alice.post("records/posts", change)) == [("tags", "invalid_type")]
+    created = alice.post("records/posts", change)
+    assert problems(created) == [("tags", "invalid_type")]
+    assert "for PATCH" in created.json["details"][0]["message"]
     made = make_record(alice)
     replaced = alice.put(f"records/posts/{made['id']}", change)
     assert problems(replaced) == [("tags", "invalid_type")]
@@ -141,6 +143,15 @@ def test_list_change_in_upserts(root: Caller, alice: Caller) -> None:
     answer = alice.post("records/posts/batch?mode=upsert&on=title", body)
     assert answer.status_code == 200, answer.json
     assert answer.json["updated"][0]["tags"] == ["x", "y"]
+    new = {"title": "b", "tags": {"$add": ["z", "y", "z"], "$remove": ["q"]}}
+    both = {"records": [{"title": "a", "tags": {"$add": ["z"]}}, new]}
+    answer = alice.post("records/posts/batch?mode=upsert&on=title", both)
+    assert answer.status_code == 201, answer.json
+    assert answer.json["updated"][0]["tags"] == ["x", "y", "z"]
+    assert answer.json["created"][0]["tags"] == ["z", "y"]
+    wrong = {"records": [{"title": "c", "tags": {"$push": ["z"]}}, {"title": "d", "tags": ["z"]}]}
+    answer = alice.post("records/posts/batch?mode=upsert&on=title", wrong)
+    assert problems(answer) == [("tags", "invalid_type")]
 
 
 @pytest.mark.both_databases

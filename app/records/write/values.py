@@ -45,6 +45,7 @@ EMPTY: Body = {}
 MISSING = ("required_missing", "required_null")
 LIST_CHANGES = {"$add", "$remove"}
 A_LIST_CHANGE = "A change of a list has $add and $remove, each of them a list of entries."
+ONLY_IN_CHANGES = "$add and $remove are for PATCH, which changes a list. Send the whole list here."
 UNSEEN_LIST = "You do not see this list, so you can set it, but not add to it or take from it."
 EMPTY_TEXT = "This field is required and cannot be empty."
 Missing = dict[int, list[Problem]]
@@ -394,6 +395,26 @@ def with_list_changes(
     return result
 
 
+def with_new_lists(
+    definition: Definition, bodies: Sequence[Body], problems: Problems
+) -> Sequence[Body]:
+    """The bodies of new records with the entries that are added in the place of changes of lists.
+
+    Changes that are not valid are left out, and added to `problems`.
+    """
+    result = list(bodies)
+    for name, field in definition.changeable_lists.items():
+        for index, body in enumerate(result):
+            if not _is_list_change(body.get(name)):
+                continue
+            result[index] = {**body, name: None}
+            try:
+                result[index][name] = _changed_list(field, None, body[name])
+            except InvalidValue as error:
+                problems.add(index, [problem(name, error.code, str(error))])
+    return result
+
+
 def _is_list_change(value: object) -> bool:
     return isinstance(value, dict) and any(key.startswith("$") for key in value)
 
@@ -457,7 +478,9 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
             try:
                 values[name] = field.clean(value)
             except InvalidValue as error:
-                found.append(problem(name, error.code, str(error)))
+                is_change = field.is_list and _is_list_change(value)
+                message = ONLY_IN_CHANGES if is_change else str(error)
+                found.append(problem(name, error.code, message))
             else:
                 # A default may be empty, of a definition of earlier releases.
                 if field.required and values[name] == "" and name not in missing:
