@@ -146,11 +146,11 @@ def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = views.add_expanded
 
-    def add(tree: Any, rows: Any, items: Any, *rest: Any) -> None:
-        real(tree, rows, items, *rest)
+    def add(tree: Any, shown: Any, *rest: Any) -> None:
+        real(tree, shown, *rest)
         for name in tree:
             table = definitions.get("posts").table
-            items[0][name] = db.connection().scalars(sa.select(table.c.title)).all()
+            shown[0].view[name] = db.connection().scalars(sa.select(table.c.title)).all()
 
     patch.setattr(views, "add_expanded", add)
 
