@@ -231,6 +231,44 @@ def test_workflow_conditions_lead_to_steps_or_end(
     assert titles(alice) == ["big", "small"]
 
 
+def test_workflow_conditions_compare_decimals_of_records_exactly(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    amounts = [{"name": name, "type": "decimal"} for name in ("amount", "due")]
+    make_collection(root, "bills", [*amounts, FIELDS[0]])
+    make_collection(root, schema=FIELDS)
+    bill = make_record(alice, "bills", title="first", amount="100.50", due="9.00")
+
+    def branch(name: str, expression: str) -> list[dict[str, Any]]:
+        test = {"name": f"if_{name}", "type": "condition", "expression": expression}
+        return [{**test, "on_true": name, "on_false": None}, create(name, name, next=None)]
+
+    read = {"collection": "bills"}
+    functions = {**read, "functions": "sum(amount), max(due)"}
+    walk = {"name": "walk", "type": "for_each", **read}
+    loop = {"name": "loop", "type": "loop", "items": "{{ steps.read.output.records }}"}
+    compared = "{0}.amount > 100 && {0}.amount > {0}.due && {0}.amount + 1 = 101.5"
+    steps = [
+        action("read", "query_records", **read),
+        action("sums", "aggregate_records", **functions),
+        {**walk, "steps": branch("walked", compared.format("item"))},
+        {**loop, "steps": branch("looped", compared.format("item"))},
+        *branch("first", compared.format("steps.read.output.first")),
+    ]
+    total = "steps.sums.output.first"
+    steps[-1]["next"] = "if_sum"
+    steps += branch("sum", f"{total}.sum_amount > 100 && {total}.sum_amount > {total}.max_due")
+    event = {"type": "event", "event": "records.update", "collection": "bills"}
+    make_workflow(alice, steps, event, name="steps")
+    trigger = f"{compared.format('trigger.record')} && trigger.previous.amount < 100.51"
+    make_workflow(alice, branch("triggered", trigger), event, name="trigger")
+    wait = {"name": "wait", "type": "wait_condition", "expression": compared.format("record")}
+    make_workflow(alice, [wait, create("waited", "waited")], event, name="wait")
+    alice.patch(f"records/bills/{bill['id']}", {"amount": "100.5", "title": "second"})
+    work(app)
+    assert sorted(titles(alice)) == ["first", "looped", "sum", "triggered", "waited", "walked"]
+
+
 def test_workflow_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
     inner = {
         "name": "inner",

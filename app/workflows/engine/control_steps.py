@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 from app import clock
@@ -47,6 +48,8 @@ DEFAULT_LIMIT = 100
 FOLLOWED = re.compile(r"(\w+)\s*\.")
 LOOKED_AT = re.compile(r"@(?:any|count)\s*\(\s*(\w+)")
 TYPE_GONE = "No loaded extension has the step type {} (SERVICE_EXTENSIONS)."
+OF_STEP = re.compile(r"\{\{\s*steps\.(\w+)\.")
+"""The items of a loop that are what a step has read."""
 Config = JSONMapping
 
 
@@ -94,7 +97,7 @@ def _action(run: Any, place: Place) -> Outcome:
 
 def _condition(run: Any, place: Place) -> Outcome:
     text = place.step.settings["expression"]
-    result = expressions.holds(text, run.names(place), run.now)
+    result = expressions.holds(text, _with_decimals(run, place, text), run.now)
     target = place.step.settings.get("on_true" if result else "on_false")
     return Outcome({"result": result}, target, {"expression": text})
 
@@ -166,7 +169,8 @@ def _wait_delay(run: Any, place: Place) -> Outcome:
 
 def _wait_condition(run: Any, place: Place) -> Outcome:
     step = place.step.settings
-    names = {**run.names(place), **_record_now(run, step["expression"])}
+    record = _record_now(run, step["expression"])
+    names = _with_decimals(run, place, step["expression"], record)
     if expressions.holds(step["expression"], names, run.now):
         return Outcome({"result": True}, place.step.following, {"expression": step["expression"]})
     input = None
@@ -181,6 +185,28 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
     following = _later(run, step.get("poll_interval") or DEFAULT_POLL_INTERVAL)
     place.spot["until"] = min(following, place.spot["deadline"])
     return Outcome(input=input, waits=True)
+
+
+def _with_decimals(
+    run: Any, place: Place, text: str, further: JSONMapping = MappingProxyType({})
+) -> JSONObject:
+    """The names of a condition, with decimals of records to compare."""
+    names = {**run.names(place), **further}
+    collections = {("steps", one.name): _collection(one) for one in run.version.series.walk()}
+    collections["trigger",] = expressions.get_path(names, ("trigger", "collection"))
+    collections["record",] = collections["trigger",]
+    for frame in place.frames[:-1]:
+        inner, items = frame.spot.get("inner", {}), frame.step.settings.get("items")
+        if "collection" in inner:
+            collections["item",] = inner["collection"]
+        elif isinstance(items, str) and (source := OF_STEP.match(items)):
+            collections["item",] = collections.get(("steps", source[1]))
+    known = {path: name for path, name in collections.items() if isinstance(name, str)}
+    return {**names, **expressions.exact(text, names, known)}
+
+
+def _collection(step: definition.Step) -> object:
+    return step.config.get("collection") if step.type == ACTION else None
 
 
 def _record_now(run: Any, expression: str) -> JSONMapping:

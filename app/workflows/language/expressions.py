@@ -6,6 +6,7 @@ events also have `event`, `record` and `previous`; any other name is a field of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,11 +15,14 @@ from types import MappingProxyType
 
 from app import rules
 from app.accounts.attributes import SEEN_BY_ADMINS
-from app.rules import cost
+from app.collections import definitions
+from app.errors import NotFound
+from app.rules import cost, values
 from app.rules.nodes import OF_ACCOUNT, OF_USER, Caller, Sent
 from app.types import JSONMapping, JSONObject
 
 MAX_PATH_LENGTH = 12
+AGGREGATED = re.compile("^(sum|avg|min|max)_")
 GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
 LOOP_NAMES = frozenset({"item", "index"})
 RECORDS = ("record", "previous")
@@ -150,6 +154,31 @@ def instance_values(text: str | None, names: JSONMapping) -> JSONObject:
         if isinstance(part, rules.Name) and part.path[0] in instance_names:
             result[".".join(part.path)] = get_path(names, part.path)
     return result
+
+
+def exact(text: str, names: JSONMapping, collections: Mapping[tuple[str, ...], str]) -> JSONObject:
+    """The decimals that a condition names, which are texts in JSON, by their dotted names.
+
+    They are those of records, and of aggregates of these, below the paths of their `collections`.
+    """
+    found: JSONObject = {}
+    for part in rules.walk(condition(text)):
+        path = part.path if isinstance(part, rules.Name) else ()
+        roots = (collections.get(path[:length]) for length in range(1, len(path)))
+        for collection in filter(None, roots):
+            number = values.as_decimal(get_path(names, path))
+            if number is not None and _is_decimal(collection, path[-1]):
+                found[".".join(path)] = number
+    return found
+
+
+def _is_decimal(collection: str, name: str) -> bool:
+    try:
+        columns = definitions.get_current(collection).columns
+    except NotFound:
+        return False
+    field = columns.get(name) or columns.get(AGGREGATED.sub("", name))
+    return field is not None and field.like.rule_type is rules.Type.DECIMAL
 
 
 def get_path(names: object, path: tuple[str, ...]) -> object:
