@@ -75,7 +75,7 @@ def store_words(settings: Config, payload: dict[str, str]) -> None:
     store = search_words._store_next
 
     def store_slowly(*args: Any) -> Any:
-        time.sleep(0.005)
+        time.sleep(0.02)
         return store(*args)
 
     search_words._store_next = store_slowly
