@@ -127,14 +127,17 @@ class Placed(NamedTuple):
 def placed(text: str) -> list[Placed]:
     """The words of a text in NFC, in order, as `split` has them."""
     spaced_parts = [SPACED[ord(character)] for character in text]
-    starts, ends = list[int](), list[int]()
-    for place, part in enumerate(spaced_parts):
-        starts += [place] * len(part)
-        ends += [place + 1] * len(part)
-        if not part and ends:  # an accent belongs to the letter before it
-            ends[-1] = place + 1
+    spaced_text = "".join(spaced_parts)
+    starts, ends = list(range(len(text))), list(range(1, len(text) + 1))
+    if len(spaced_text) != len(text) or "" in spaced_parts:
+        starts, ends = [], []
+        for place, part in enumerate(spaced_parts):
+            starts += [place] * len(part)
+            ends += [place + 1] * len(part)
+            if not part and ends:  # an accent belongs to the letter before it
+                ends[-1] = place + 1
     result = list[Placed]()
-    for match in PARTS.finditer("".join(spaced_parts)):
+    for match in PARTS.finditer(spaced_text):
         part, first = match[0], match.start()
         unspaced = IS_UNSPACED.match(part) is not None
         for offset in range(len(part)) if unspaced else (0,):

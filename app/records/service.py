@@ -125,8 +125,8 @@ def _render_list(
 ) -> list[JSONObject]:
     items = views.render_all(rows, parsed.names, parsed.access)
     if parsed.highlights and (search := parsed.conditions.search):
-        for row, item in zip(rows, items, strict=True):
-            item[HIGHLIGHTS] = search.highlights(row, parsed.names)
+        for item, found in zip(items, search.highlights(rows, parsed.names), strict=True):
+            item[HIGHLIGHTS] = found
     if parsed.expanded or link_seconds is not None:
         room = parsed.selection.room
         _complete(parsed.expanded, parsed.access, rows, items, room, link_seconds)

@@ -280,6 +280,33 @@ def test_highlights(notes: None, alice: Caller) -> None:
     assert "_highlights" not in listed(alice, "sea", highlight="0").json["items"][0]
 
 
+def test_highlights_look_once_at_a_limited_part(
+    notes: None, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = ["ab cd " * 450, "cd ab", "abc ab-cd"]
+    records = [{"title": str(number), "body": body} for number, body in enumerate(bodies)]
+    alice.post("records/notes/batch", {"records": records})
+    seen = list[str]()
+    marked = words.marked
+    monkeypatch.setattr(words, "marked", lambda text: seen.append(text) or marked(text))
+    shown = highlights(alice, " ".join(['"ab cd"'] * 15 + ["ab"] * 20))
+    monkeypatch.undo()
+    assert len(seen) == 4  # two records, each with two fields
+    assert [one["body"][:30] for one in shown] == [
+        "<mark>ab cd</mark> <mark>ab cd",
+        "<mark>abc</mark> <mark>ab-cd</",
+    ]
+    monkeypatch.setattr(search, "MAX_LOOKED_AT", 2800)
+    shown = highlights(alice, "ab", sort="title", fields="body")
+    assert [len(one) for one in shown] == [1, 1, 1]
+    assert shown[1:] == [
+        {"body": "cd <mark>ab</mark>"},
+        {"body": "<mark>abc</mark> <mark>ab</mark>-cd"},
+    ]
+    monkeypatch.setattr(search, "MAX_LOOKED_AT", 2702)
+    assert [len(one) for one in highlights(alice, "ab", sort="title", fields="body")] == [1, 0, 0]
+
+
 def pages_of_index(app: Flask) -> bytes:
     """The bytes of the index of words, as they are stored."""
     with app.app_context(), tenancy.as_owner():

@@ -43,6 +43,8 @@ NOT_SEARCHABLE = (
 INDEXING = "The words of these records are being stored. Search them in a while."
 NO_WORD = "Search for at least one word, beside those that are not to occur."
 WINDOW, STEP, CONTEXT, SHOWN = 3000, 2000, 60, 240  # characters
+MAX_LOOKED_AT = 500_000
+"""The characters in which an answer looks for what it highlights; what comes later has nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | Non
     if sum(len(term.words) for term in (*wanted, *unwanted)) > MAX_WORDS:
         problems.append(problem(NAME, "too_long", f"At most {MAX_WORDS} words."))
         return None
-    return Search(access, fields, wanted, unwanted)
+    once = (list(dict.fromkeys(terms)) for terms in (wanted, unwanted))
+    return Search(access, fields, *once)
 
 
 def terms(text: str) -> tuple[list[Term], list[Term]]:
@@ -175,11 +178,19 @@ class Search:
         limited = one.where(*where, *self.indexed).limit(MAX_RANKED + 1).subquery()
         return sa.select(sa.func.count().label("number")).select_from(limited).cte(FOUND)
 
-    def highlights(self, row: Mapping[str, Any], names: Sequence[str]) -> JSONObject:
-        """The part of each field's text that has what is searched, as HTML; of some fields."""
-        fields = (name for name in self.fields if name in names and row[name])
-        found = {name: _highlighted(row[name], self.wanted) for name in fields}
-        return {name: text for name, text in found.items() if text is not None}
+    def highlights(
+        self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+    ) -> Iterator[JSONObject]:
+        """The part of each field's text that has what is searched, as HTML; of some fields.
+
+        Of the texts of all rows, as much is looked at as an answer may take.
+        """
+        looking = _Looking(self.wanted)
+        for row in rows:
+            db.check_time()
+            fields = (name for name in self.fields if name in names and row[name])
+            found = {name: looking.highlighted(row[name]) for name in fields}
+            yield {name: text for name, text in found.items() if text is not None}
 
     @property
     def total(self) -> sa.ColumnElement[int | None]:
@@ -288,42 +299,67 @@ def rank_key(search: Search, walk: CursorPosition | None = None) -> Key:
     return replace(rank, value=value)
 
 
-def _highlighted(text: str, terms: Sequence[Term]) -> str | None:
-    """The first part of a text that has any of the terms, as HTML with these in `<mark>`."""
-    text = normalize("NFC", text)
-    for start in range(0, min(len(text), words.LONGEST_TEXT), STEP):
-        # From a whole word on.
-        begin = max(start, text.find(" ", start, start + CONTEXT)) if start else 0
-        window = text[begin : start + WINDOW]
-        if any(term.text in words.marked(window) for term in terms):
-            spans = _spans(window, terms)
-            if spans:
-                return _snippet(text, [(begin + first, begin + last) for first, last in spans])
-    return None
+class _Looking:
+    """Looks for terms in the texts of an answer, up to a number of characters."""
 
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self.texts = [term.text for term in terms]
+        self.left = MAX_LOOKED_AT
+        self.open = {term.words[0]: term for term in terms if term.is_open and not term.words[1:]}
+        self.open_lengths = sorted({len(word) for word in self.open})
+        self.others: dict[str, list[Term]] = {}
+        for term in terms:
+            if not term.is_open or term.words[1:]:
+                self.others.setdefault(term.words[0], []).append(term)
 
-def _spans(text: str, terms: Sequence[Term]) -> list[tuple[int, int]]:
-    """Where a text has the terms, without overlaps, in order."""
-    found = words.placed(text)
-    marked = set[int]()
-    for term in terms:
-        length = len(term.words)
-        for place in range(len(found) - length + 1):
-            part = found[place : place + length]
-            *first, last = (one.word for one in part)
-            is_same = tuple(first) == term.words[:-1]
-            ends = last.startswith(term.words[-1]) if term.is_open else last == term.words[-1]
-            if is_same and ends:
+    def highlighted(self, text: str) -> str | None:
+        """The first part of a text that has any of the terms, as HTML with these in `<mark>`."""
+        if self.left <= 0:
+            return None
+        text = normalize("NFC", text)
+        for start in range(0, min(len(text), words.LONGEST_TEXT), STEP):
+            # From a whole word on.
+            begin = max(start, text.find(" ", start, start + CONTEXT)) if start else 0
+            window = text[begin : start + WINDOW]
+            self.left -= len(window)
+            if self.left <= 0:
+                return None
+            marked = words.marked(window)
+            if any(text in marked for text in self.texts):
+                spans = self._spans(window)
+                if spans:
+                    return _snippet(text, [(begin + first, begin + last) for first, last in spans])
+        return None
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where a text has the terms, without overlaps, in order; as far as they are shown."""
+        found, spans = words.placed(text), list[tuple[int, int]]()
+        names = [one.word for one in found]
+        for place, one in enumerate(found):
+            if spans and one.start >= max(spans[0][0] + SHOWN, spans[0][1]):
+                break
+            end = max(self._ends(found, names, place), default=0)
+            if end and spans and one.start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+            elif end:
+                spans.append((one.start, end))
+        return spans
+
+    def _ends(
+        self, found: Sequence[words.Placed], names: Sequence[str], place: int
+    ) -> Iterator[int]:
+        """Where the terms end that begin with a word."""
+        word = names[place]
+        for length in self.open_lengths:
+            if length <= len(word) and (beginning := word[:length]) in self.open:
                 # Of a pair of letters that one begins, only this one.
-                end = part[-1].end_of(term.words[-1])
-                marked.update(range(part[0].start, end))
-    spans = list[tuple[int, int]]()
-    for place in sorted(marked):
-        if spans and spans[-1][1] == place:
-            spans[-1] = (spans[-1][0], place + 1)
-        else:
-            spans.append((place, place + 1))
-    return spans
+                yield found[place].end_of(beginning)
+        for term in self.others.get(word, ()):
+            last, final = place + len(term.words) - 1, term.words[-1]
+            if last >= len(names) or (*names[place:last],) != term.words[:-1]:
+                continue
+            if names[last] == final or (term.is_open and names[last].startswith(final)):
+                yield found[last].end_of(final)
 
 
 def _snippet(text: str, spans: Sequence[tuple[int, int]]) -> str:
