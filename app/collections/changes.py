@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections import definitions, renaming, table, trash
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.collections.fields import SYSTEM_FIELDS, Field, removed_choices
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
@@ -94,6 +94,8 @@ class Change:
     is_partial: bool = False
     omitted: Sequence[str] = ()
     """The fields that the proposed schema leaves out, and which stay."""
+    views: Sequence[tuple[ViewDefinition, ViewDefinition]] = ()
+    """The views that follow, before and after."""
 
     @property
     def warnings(self) -> list[str]:
@@ -145,7 +147,7 @@ class Change:
             others.append(
                 {"operation": Operation.DISCARD_TRASH, "field": None, "property": "trash"}
             )
-        return [*self._renaming_operations(), *others]
+        return [*self._renaming_operations(), *others, *self._view_operations()]
 
     def _order_operations(self) -> Iterator[JSONObject]:
         old, new = self.renamed.declared, self.new.declared
@@ -172,6 +174,15 @@ class Change:
                 if value != old.rules[key]:
                     values = {"property": key, "before": old.rules[key], "after": value}
                     yield {"operation": Operation.CHANGE_RULE, "field": new.name, **values}
+
+    def _view_operations(self) -> Iterator[JSONObject]:
+        for old, new in self.views:
+            before, after = {**old.view, **old.rules}, {**new.view, **new.rules}
+            changed = [key for key, value in after.items() if value != before[key]]
+            for key in changed or ["schema"]:
+                values = {"before": before[key], "after": after[key]} if changed else {}
+                named = {"field": new.name, "property": key, **values}
+                yield {"operation": Operation.CHANGE_VIEW, **named}
 
     @cached_property
     def removed(self) -> list[str]:
@@ -203,6 +214,7 @@ class Change:
     def plan_hash(self) -> str:
         """The version of the old definition, and a digest of this change and what it rests on."""
         new, followed = self.new, [(one.id, one.schema, one.rules) for _, one in self.elsewhere]
+        followed += [(one.id, (one.view, *one.schema), one.rules) for _, one in self.views]
         own = (new.id, new.name, new.schema, new.indexes, new.rules)
         parts = (*own, self.renames, followed, *([self.new.options] * self.discards_trash))
         text = orjson.dumps((*parts, self.statements), option=orjson.OPT_SORT_KEYS)

@@ -168,7 +168,8 @@ class WithSchema(Schema):
             return data
         given = data["fields"]
         has_names = isinstance(given, list) and any(isinstance(one, str) for one in given)
-        if has_names or data.get("type") == VIEW:
+        has_parts = any(part in data for part in PARTS_OF_VIEW if part != "fields")
+        if has_names or has_parts or data.get("type") == VIEW:
             return data
         without_fields = {key: value for key, value in data.items() if key != "fields"}
         if without_fields.setdefault("schema", data["fields"]) != data["fields"]:
@@ -324,15 +325,13 @@ class PlannedOperation(View):
 
     operation = fields.Choice(
         PLANNED_OPERATIONS,
-        **doc(
-            "change_reference, change_rule and, without its records, change_view follow a rename."
-        ),
+        **doc("change_reference, change_rule and change_view: other collections and views follow."),
     )
     field = ma.fields.String(
         allow_none=True,
         **doc(
             "Null for indexes, the order and the collection's name, the collection"
-            " for rules, `collection.field` for references."
+            " for rules, the view that follows, `collection.field` for references."
         ),
     )
     property = ma.fields.String(allow_none=True)
@@ -384,7 +383,10 @@ class CollectionPlan(View):
     data_lost = ma.fields.List(ma.fields.Nested(LostValues))
     warnings = ma.fields.List(
         ma.fields.String(),
-        **doc("Fields that the schema leaves out, which stay, and what is odd in rules."),
+        **doc(
+            "Fields that the schema leaves out, which stay, what is odd in rules, and how a view of"
+            " many records is slow."
+        ),
     )
 
 

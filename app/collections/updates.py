@@ -181,7 +181,8 @@ def plan_change(
     problems += trash.name_problems(new_schema, options)
     problems += expression_names.field_problems(new.schema, new, present.declared)
     warned = [spec["name"] for spec in omitted] if proposed and proposal.keeps_omitted else []
-    return Change(old, new, renames, proposal.partial, warned)
+    change = Change(old, new, renames, proposal.partial, warned)
+    return change if problems else replace(change, views=views.after([change], []))
 
 
 def _ordered(

@@ -35,8 +35,15 @@ OF_RECORDS = ("schema", "indexes", "options", "remove_fields", "field_order")
 PARTS = ("from", "fields", "where", "group_by", "aggregates")
 MANY = 10_000
 """Records of an account from which on a view without an index is slow."""
-SLOW_GROUPS = "{} groups all {} records of {}, as many as an account has: narrow `where` by {}."
+SLOW_GROUPS = "{} groups all {} records of {}, as many as an account has: narrow `where` by {} =."
 SLOW_FILTER = "`where` reads all {} records of {}, as many as an account has: compare {} by =."
+SLOW_COLUMNS = (
+    "Lists that filter or sort by {} read all {} records of {}: index these fields there."
+)
+SLOW_JOINED = (
+    "Lists that filter or sort by {} read all {} records of {}, as no index reaches behind"
+    " references: narrow `where` by {} =, or have the value in a field of {}, too."
+)
 AN_INDEXED = "a field that an index begins with"
 
 
@@ -237,15 +244,24 @@ def _hash(row: Collection, new: ViewDefinition) -> str:
 
 
 def warnings(view: ViewDefinition) -> list[str]:
-    """Where a view would read all records of a large collection."""
+    """Where a view, or a list of it, would read all records of a large collection."""
     base = view.base
     most = max((number for *_, number in totals.by_account(base.id, 1)), default=0)
     if most < MANY:
         return []
-    fixed = rules.fixed_fields(view.narrowed) if view.narrowed else frozenset[str]()
-    if fixed & {*base.leading, "id"}:
+    served = {*base.leading, "id", "created_at"}
+    if view.narrowed and rules.fixed_fields(view.narrowed) & (served - {"created_at"}):
         return []
-    leading = ", ".join(sorted(base.leading)) or AN_INDEXED
+    number, leading = f"{most:,}", ", ".join(sorted(base.leading)) or AN_INDEXED
     if view.is_grouped:
-        return [SLOW_GROUPS.format(view.name, most, base.name, leading)]
-    return [SLOW_FILTER.format(most, base.name, leading)] if view.view["where"] else []
+        return [SLOW_GROUPS.format(view.name, number, base.name, leading)]
+    columns = [one for one in view.read_columns if view.declared[one.name].like.filterable]
+    own = [one.name for one in columns if len(one.path) == 1 and one.name not in served]
+    joined = [one.name for one in columns if len(one.path) > 1]
+    found = [SLOW_FILTER.format(number, base.name, leading)] if view.view["where"] else []
+    if own := [name for name in own if name in base.fields]:
+        found.append(SLOW_COLUMNS.format(", ".join(own), number, base.name))
+    if joined:
+        names = ", ".join(joined)
+        found.append(SLOW_JOINED.format(names, number, base.name, leading, base.name))
+    return found

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from flask import Flask
 
+from app import clock, db
+from app.collections import definitions
+from app.ids import new_id
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.test_views import CUSTOMERS, TICKETS, make_view, problems, rows, tickets
 
@@ -257,3 +262,72 @@ def test_manifest_makes_a_collection_and_its_view_at_once(
     make_record(bob, "tickets", title="new", status="open", customer=customer)
     assert [one["title"] for one in rows(bob)] == ["new"]
     assert [one["count"] for one in rows(bob, "grouped")] == [1]
+
+
+def test_plan_of_a_base_lists_the_views_that_follow(
+    root: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    id = make_view(root, fields=["title", "customer.name"], list_rule="title != 'x'")["id"]
+    make_view(root, "apart", fields=["amount"])
+    base = root.get("collections/tickets").json["id"]
+    body = {"schema": [{"name": "topic", "type": "text", "rename_from": "title"}]}
+    plan = root.post(f"collections/{base}/plan", body).json
+    followed = [
+        (one["field"], one["property"], one.get("after"))
+        for one in plan["operations"]
+        if one["operation"] == "change_view"
+    ]
+    assert followed == [
+        ("summary", "fields", ["topic", "customer.name"]),
+        ("summary", "list_rule", "topic != 'x'"),
+    ]
+    more = {"fields": ["title", "customer.name", "status"]}
+    assert root.patch(f"collections/{id}", more).status_code == 200
+    stale = root.patch(f"collections/{base}", {**body, "plan_hash": plan["plan_hash"]})
+    assert (stale.status_code, stale.json["error"]) == (409, "plan_stale")
+    customers = root.get("collections/customers").json["id"]
+    assert root.patch(f"collections/{id}", {"list_rule": "true"}).status_code == 200
+    shorter = {"schema": [{"name": "name", "type": "text", "options": {"max_length": 9}}]}
+    operations = root.post(f"collections/{customers}/plan", shorter).json["operations"]
+    assert operations[-1] == {"operation": "change_view", "field": "summary", "property": "schema"}
+
+
+@pytest.mark.long
+def test_plan_warns_of_slow_views(
+    app: Flask, root: Caller, alice: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    base = root.get("collections/tickets").json["id"]
+    index = {"schema": [{"name": "title", "options": {"index": True}}]}
+    assert root.patch(f"collections/{base}", index).status_code == 200
+    id = make_view(root, fields=["title"])["id"]
+
+    def warnings(**parts: Any) -> list[str]:
+        body = {"fields": [], "where": None, "group_by": [], "aggregates": [], **parts}
+        plan = root.post(f"collections/{id}/plan", body)
+        assert plan.status_code == 200, plan.json
+        found: list[str] = plan.json["warnings"]
+        return found
+
+    assert warnings(fields=["title", "amount"], where="amount > 1") == []  # there are few
+    now = clock.now()
+    same = {"account_id": alice.account_id, "created_at": now, "updated_at": now}
+    with app.app_context(), db.transaction():
+        table = definitions.get("tickets").table
+        rows = [{**same, "id": new_id(), "amount": n} for n in range(9_996)]
+        db.connection().execute(sa.insert(table), rows)
+    number = "all 10,000 records of tickets"
+    indexed = "customer, owner, title"
+    assert warnings(fields=["title", "amount", "status"], where="amount > 1") == [
+        f"`where` reads {number}, as many as an account has: compare {indexed} by =.",
+        f"Lists that filter or sort by amount, status read {number}: index these fields there.",
+    ]
+    of_joined = (
+        f"Lists that filter or sort by customer_name read {number}, as no index reaches behind"
+        f" references: narrow `where` by {indexed} =, or have the value in a field of tickets, too."
+    )
+    assert warnings(fields=["title", "customer.name"]) == [of_joined]
+    assert warnings(group_by=["status"], aggregates=["sum(amount)"]) == [
+        f"summary groups {number}, as many as an account has: narrow `where` by {indexed} =."
+    ]
+    assert warnings(fields=["title", "customer.name"], where="title = 'one'") == []
+    assert warnings(fields=["title"]) == []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import pytest
 from flask import Flask
 
+from app.collections import view_service
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
+from tests.console.test_schemas import inputs
 
 SCHEMA = [
     {"name": "title", "type": "text"},
@@ -87,3 +91,22 @@ def test_view_is_listed_without_what_changes_it(app: Flask, cast: Cast) -> None:
         assert 'value="save"' not in one.text
         assert "Delete" not in one.text
         assert browser.get(f"{records}/{name}/export/csv").status_code == 200
+
+
+def test_page_of_a_view_says_how_it_is_slow(
+    app: Flask, cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_service, "MANY", 1)
+    make_collection(cast.root, "tickets", SCHEMA)
+    make_record(cast.alice, "tickets", title="Leak")
+    view = {"name": "flat", "type": "view", "from": "tickets", "fields": ["title"]}
+    made = cast.root.post("collections", view).json
+    page = superadmin.get(f"collections/{made['id']}").text
+    assert "Lists that filter or sort by title read all 1 records of tickets" in page
+    german = {"Accept-Language": "de"}
+    page = superadmin.client.get(f"/console/collections/{made['id']}", headers=german).text
+    assert "Listen, die nach title filtern oder sortieren, lesen alle 1 Datensätze" in page
+    path = f"collections/{view_of(cast.root, 'tickets')['id']}/schema"
+    sent = inputs(superadmin.get(path).text) | {"rename_0": "topic"}
+    plan = superadmin.send(path, **sent, do="plan").text
+    assert re.search(r">flat<.*Fields.*title.*topic", plan, re.DOTALL)

@@ -25,6 +25,14 @@ OPERATIONS = {
     "remove_index": lazy_gettext("removed index"),
     "discard_trash": lazy_gettext("no trash any more"),
 }
+RULE_KEYS = ("_rule", "_fields")
+VIEW_LABELS = {
+    "from": lazy_gettext("Collection that it reads"),
+    "fields": lazy_gettext("Fields"),
+    "where": lazy_gettext("Condition"),
+    "group_by": lazy_gettext("Grouped by"),
+    "aggregates": lazy_gettext("Aggregates"),
+}
 NAMES = {"mask_type": MASK_NAMES, "on_delete": ON_DELETE_NAMES}
 
 
@@ -48,7 +56,9 @@ def changes(operations: Iterable[JSONMapping], specs: Sequence[JSONMapping]) -> 
             yield Change(schema_form.render_index(one["index"]), str(OPERATIONS[name]), "", "")
         elif name == "add_field":
             yield Change(what, str(OPERATIONS[name]), "", _describe(fields.get(what, {})))
-        elif name == "change_rule":
+        elif name == "change_view" and key == "schema":
+            yield Change(what, gettext("follows"), "", "")
+        elif name == "change_rule" or (name == "change_view" and key.endswith(RULE_KEYS)):
             yield Change(what, _rule_label(key), _rule(one["before"]), _rule(one["after"]))
         elif key == "options":
             yield from _option_changes(what, one["before"] or {}, one["after"] or {})
@@ -56,7 +66,8 @@ def changes(operations: Iterable[JSONMapping], specs: Sequence[JSONMapping]) -> 
             yield Change(what, str(OPERATIONS[name]), "", "")
         else:
             texts = (_text(key, one.get("before")), _text(key, one.get("after")))
-            yield Change(what, str(OPERATIONS.get(name) or LABELS.get(key, key)), *texts)
+            label = VIEW_LABELS.get(key) if name == "change_view" else OPERATIONS.get(name)
+            yield Change(what, str(label or LABELS.get(key, key)), *texts)
 
 
 def _describe(spec: JSONMapping) -> str:
