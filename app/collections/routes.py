@@ -150,9 +150,9 @@ def create_collection(body: JSONObject) -> JSONObject:
     """
     name = body.pop("name")
     if body.pop("type", None) == VIEW:
-        return _views([view_service.create(name, body)])[0]
+        return _answer(view_service.create(name, body))
     view_service.refuse_parts(body)
-    return _views([collections.create(name, body.pop("schema"), body)])[0]
+    return _answer(collections.create(name, body.pop("schema"), body))
 
 
 @blueprint.route("/names", methods=["GET"])
@@ -236,9 +236,14 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
     if view_service.is_meant(collection_id, body):
-        return _views([view_service.update(collection_id, body, partial=partial)])[0]
+        return _answer(view_service.update(collection_id, body, partial=partial))
     row, change = updates.update(collection_id, _proposal(body, partial=partial), body)
-    warnings = [*change.warnings, *updates.rule_warnings(definitions.from_row(row))]
+    return _answer(row, change.warnings)
+
+
+def _answer(row: Collection, warnings: Sequence[str] = ()) -> JSONObject:
+    """A collection that was made or changed, with its warnings, if any."""
+    warnings = [*warnings, *updates.rule_warnings(definitions.from_row(row))]
     return _views([row])[0] | ({"warnings": warnings} if warnings else {})
 
 

@@ -414,7 +414,7 @@ class CollectionView(View):
 
     warnings = ma.fields.List(
         ma.fields.String(),
-        **doc("After a change: fields that the schema left out, which stay, and odd rules."),
+        **doc("When made or changed: fields that the schema left out, which stay, and odd rules."),
     )
     id = fields.Id()
     name = ma.fields.String()
@@ -428,7 +428,10 @@ class CollectionView(View):
     record_count = ma.fields.Integer(**doc("Records of all accounts."))
     records_count = ma.fields.Integer(**doc("Alias of `record_count`."))
     has_public_access = ma.fields.Boolean(
-        **doc('Whether a rule is `""`, which opens an operation to everyone.')
+        **doc(
+            'Whether a rule is `""`, which opens an operation to everyone. Expressions are not'
+            " looked at, though one that always holds does the same."
+        )
     )
     options = ma.fields.Nested(CollectionOptions)
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))

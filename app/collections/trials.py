@@ -52,6 +52,9 @@ UNINDEXED = "{} reads all records of {} in the account: index {} there."
 UNTIED = "{} reads all records of {} in the account: compare an indexed field of it by =."
 SCANNED = "Lists read all records of an account, up to {}: index {}."
 ALWAYS, NEVER = "This always holds.", "This never holds."
+ALWAYS_OPEN = (
+    "This always holds, also for callers who are not signed in: true, alone, is for the signed-in."
+)
 MANY_RECORDS = 10_000
 """Of one account, from which on a rule of lists is to have an index."""
 
@@ -165,6 +168,7 @@ def warnings_of_rule(
     ]
     for part, always in constants.parts(node):
         code, message = ("always_true", ALWAYS) if always else ("always_false", NEVER)
+        message = ALWAYS_OPEN if always and part is node else message
         found.append(problem(None, code, message, position=part.start))
     if of is not None and operation in (None, "list"):
         found += _scanned(node, of)

@@ -99,6 +99,24 @@ def test_changes_and_plans_warn(cast: Cast, posts: str) -> None:
     assert [(one["field"], one["code"]) for one in planned] == [("posts.list_rule", "always_false")]
 
 
+def test_new_collections_warn_of_rules_that_open_them(app: Flask, cast: Cast) -> None:
+    root, account = cast.root, {"X-Account-ID": cast.alice.account_id}
+    body = {"name": "posts", "schema": SCHEMA, **OPEN, "list_rule": "true || title = 'x'"}
+    answer = root.post("collections", body)
+    assert answer.status_code == 201, answer.json
+    [warning] = answer.json["warnings"]
+    assert warning.startswith("posts.list_rule: This always holds, also for callers who are not")
+    assert app.test_client().get("/api/v1/records/posts", headers=account).status_code == 200
+    view = {"name": "shown", "type": "view", "from": "posts", "fields": ["title"]}
+    made = root.post("collections", {**view, "view_rule": "1 = 2"}).json
+    assert made["warnings"] == ["shown.view_rule: This never holds."]
+    changed = root.patch(f"collections/{made['id']}", {"list_rule": "1 = 1", "view_rule": "true"})
+    assert [one[:31] for one in changed.json["warnings"]] == ["shown.list_rule: This always ho"]
+    closed = root.put("collections/posts/rules", {"list_rule": "true"}).json
+    assert "warnings" not in closed
+    assert app.test_client().get("/api/v1/records/posts", headers=account).status_code == 401
+
+
 def test_console_shows_warnings(app: Flask, cast: Cast, posts: str) -> None:
     browser = Browser(app, cast.root)
     path = f"collections/{posts}/rules"
