@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -30,6 +31,8 @@ from tests.records.test_search_index import (
     check_index,
     collection,
 )
+
+PIECE = 5
 
 
 def write(settings: Config, number: int, token: dict[str, str]) -> None:
@@ -70,15 +73,18 @@ def test_index_equals_records_whoever_is_killed(app: Flask, cast: Cast, whole: b
         assert [item["id"] for item in found] == [one["id"]]
 
 
-def store_words(settings: Config, payload: dict[str, str]) -> None:
-    """Run the job, slowly enough to be killed in the middle."""
-    store = search_words._store_next
+def store_words(settings: Config, payload: dict[str, str], pieces: int) -> None:
+    """Run the job, which is killed in the transaction of a piece."""
+    store, calls = search_words._store_next, count(1)
 
-    def store_slowly(*args: Any) -> Any:
-        time.sleep(0.02)
-        return store(*args)
+    def store_and_die(*args: Any) -> Any:
+        result = store(*args)
+        if next(calls) == pieces:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
 
-    search_words._store_next = store_slowly
+    search_words.PIECE, search_words.PIECES_BETWEEN_REPORTS = PIECE, 2
+    search_words._store_next = store_and_die
     with create_app(settings).app_context():
         search_words.finish(payload)
 
@@ -87,8 +93,7 @@ def store_words(settings: Config, payload: dict[str, str]) -> None:
 def test_words_are_stored_whoever_is_killed(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    for name, value in (("AT_ONCE", 10), ("PIECE", 5), ("PIECES_BETWEEN_REPORTS", 2)):
-        monkeypatch.setattr(search_words, name, value)
+    monkeypatch.setattr(search_words, "AT_ONCE", 10)
     make_collection(cast.root, "notes", PLAIN)
     add_many(cast.alice, 10_000 if whole else 1000)
     answer = cast.root.patch(path_of(cast.root, "notes"), {"schema": SEARCHABLE}).json
@@ -102,20 +107,17 @@ def test_words_are_stored_whoever_is_killed(
             db.session.rollback()
             return found or 0
 
-    before, kills = lacking(), 0
-    while before and kills < (100 if whole else 5):
-        job = forked(store_words, app.extensions["atrium.config"], payload)
-        while job.is_alive() and lacking() == before:
-            time.sleep(0.01)
-        time.sleep(chosen.uniform(0, 0.05))
-        job.kill()
+    before = lacking()
+    for _ in range(100 if whole else 5):
+        pieces = chosen.randrange(2, 15)
+        job = forked(store_words, app.extensions["atrium.config"], payload, pieces)
         job.join()
-        kills += job.exitcode == -signal.SIGKILL
-        progress, left = collection(cast.root).get("indexing"), lacking()
-        assert left < before  # it goes on where the last one was
-        assert progress is None or progress["done"] <= progress["total"]
+        assert job.exitcode == -signal.SIGKILL
+        left = lacking()
+        assert left == before - PIECE * (pieces - 1)  # it goes on where the last one was
+        progress = collection(cast.root)["indexing"]
+        assert progress["total"] - left >= progress["done"] >= 10
         before = left
-    assert kills > 2
     run_jobs(app)
     assert "indexing" not in collection(cast.root)
     assert len(check_index(app)) == (10_000 if whole else 1000)
