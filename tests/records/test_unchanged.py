@@ -224,3 +224,71 @@ def test_hidden_computed_value_is_not_confirmed(cast: Cast) -> None:
     for value in ("A", "B"):
         answer = Caller.patch(cast.bob, f"records/things/{id}", {"loud": value})
         assert [one["code"] for one in answer.json["details"]] == ["field_read_only"]
+
+
+HIDDEN: list[dict[str, Any]] = [
+    {"name": "code", "type": "text", "unique": True},
+    {"name": "pay", "type": "number", "readable_if": "@has_role(admin)"},
+    {"name": "ssn", "type": "text", "pii": True, "mask_type": "ssn"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "tags", "type": "text_list", "readable_if": "@has_role(admin)"},
+    {"name": "boss", "type": "reference", "collection": "things", "on_delete": "set_null"}
+    | {"readable_if": "@has_role(admin)"},
+    {"name": "note", "type": "text"},
+]
+
+
+@pytest.mark.both_databases
+def test_guess_of_what_is_hidden_or_masked_counts_as_a_change(cast: Cast) -> None:
+    make_collection(cast.root, "things", HIDDEN)
+    boss, other = (make_record(cast.alice, "things", code=code)["id"] for code in ("x", "y"))
+    secret = {"pay": 5000, "ssn": "123-45-6789", "tags": ["a"], "boss": boss}
+    right = make_record(cast.alice, "things", code="one", **secret, mail="eve@x.example")
+    path = f"records/things/{right['id']}"
+    wrong = {"pay": 4000, "ssn": "123-45-0000", "tags": ["b"], "boss": other}
+
+    def imported(caller: Caller, query: str, **body: Any) -> Any:
+        line, kind = orjson.dumps({"code": "one", **body}), "application/x-ndjson"
+        path = f"records/things/import?upsert=code{query}"
+        answer = Caller.post(caller, path, data=line, content_type=kind)
+        assert answer.status_code == 200, answer.text
+        return [answer.json[name] for name in ("created", "updated", "unchanged")]
+
+    for name in secret:
+        for guess in (secret[name], wrong[name]):
+            assert imported(cast.bob, "&dry_run=true", **{name: guess}) == [0, 1, 0]
+        assert imported(cast.alice, "&dry_run=true", **{name: secret[name]}) == [0, 0, 1]
+        before = cast.bob.get(path)
+        answer = cast.bob.patch(path, {name: secret[name]})
+        assert answer.headers["ETag"] != before.headers["ETag"]
+        assert answer.json["updated_at"] > before.json["updated_at"]
+    # What the caller sees, masked or not, passes back without a trace.
+    seen = cast.bob.get(path).json
+    assert imported(cast.bob, "", **{n: seen[n] for n in ("ssn", "mail", "note")}) == [0, 0, 1]
+    assert cast.bob.patch(path, {"ssn": seen["ssn"], "note": None}).json == seen
+    assert cast.bob.get(path).json == seen
+    assert cast.alice.get(path).json["ssn"] == "123-45-6789"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
+def test_masked_export_passes_back_by_upsert(cast: Cast, kind: str) -> None:
+    make_collection(cast.root, "things", [one for one in HIDDEN if "readable_if" not in one])
+    for code in ("one", "two"):
+        make_record(cast.alice, "things", code=code, ssn="123-45-6789", mail="eve@x.example")
+    make_record(cast.alice, "things", code="three")
+    own = cast.alice.get("records/things?sort=id").json["items"]
+    exported = Caller.get(cast.bob, f"records/things/export?format={kind}")
+    assert "***-**-6789" in exported.text
+    query = {"data": exported.data, "content_type": exported.content_type}
+    answer = Caller.post(cast.bob, "records/things/import?upsert=code", **query)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json["updated"], answer.json["unchanged"]) == (0, 3)
+    assert cast.alice.get("records/things?sort=id").json["items"] == own
+    # A mask that is not the record's own, or of a new one, would be stored as a value.
+    query["data"] = exported.text.replace("***-**-6789", "***-**-1111").encode()
+    answer = Caller.post(cast.bob, "records/things/import?upsert=code", **query)
+    assert [one["code"] for one in answer.json["details"]] == ["invalid_option"] * 2
+    query["data"] = exported.text.replace("two", "new").encode()
+    answer = Caller.post(cast.bob, "records/things/import?upsert=code", **query)
+    found = [(one["field"], one["code"]) for one in answer.json["details"]]
+    assert found == [("ssn", "invalid_option"), ("mail", "invalid_option")]

@@ -106,13 +106,16 @@ def masked_fields(
     return result
 
 
-def unmasked_fields(definition: Definition, row: store.Row, by: Principal) -> set[str]:
-    """The fields of a record that the caller sees unmasked when viewing or listing it."""
-    result: set[str] = set()
+def unmasked_fields(
+    definition: Definition, rows: Sequence[store.Row], by: Principal
+) -> list[set[str]]:
+    """The fields of each record that the caller sees unmasked when viewing or listing it."""
+    result = [set[str]() for _ in rows]
     for operation in ("view", "list"):
         access = accesses.if_open(by, definition, operation)
-        if access is not None and rule_matches(access, [row])[0]:
-            result.update(access.comparable)
+        if access is not None:
+            for names, is_visible in zip(result, rule_matches(access, rows), strict=True):
+                names.update(access.comparable if is_visible else ())
     return result
 
 

@@ -296,7 +296,8 @@ class Import:
             unset |= self.definition.sequences.keys()
         bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in placed]
         self._resolve_addresses(bodies)
-        self._check_masks(bodies, problems)
+        if self.options.upsert is None:
+            self._check_masks(bodies, problems)
         self._write_numbers(bodies, problems)
         try:
             for change in self._prepared(placed, bodies, problems, done):
@@ -351,9 +352,18 @@ class Import:
         some = problems.subset([indexes[number] for number in valid])
         key_values = (name, [keys[number] for number in valid])
         sent = [bodies[number] for number in valid]
-        return batch.prepare_upsert(
+        creations, updates = batch.prepare_upsert(
             self.definition, sent, key_values, some, set(), self.by, has_numbers=True
         )
+        by_index = dict(zip(indexes, bodies, strict=True))
+        for change in (*creations, *updates):
+            own = [by_index[index] for index in change.problems.indexes or ()]
+            # Masks that are those of the record were left out: they keep its value.
+            written = change.written or [body.keys() for body in own]
+            kept = zip(own, written, strict=True)
+            left = [{n: one for n, one in body.items() if n in names} for body, names in kept]
+            self._check_masks(left, change.problems)
+        return creations, updates
 
     def _save(self, change: Change, done: Done, *, is_check: bool) -> None:
         """Store the valid records of a change, if any; adds to its problems."""

@@ -8,7 +8,7 @@ Integrity errors become API errors after the rollback, only for callers who may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -100,6 +100,8 @@ class Change:
     problems: Problems
     has_given_ids: bool = False
     """Whether new records have ids of their own choice, which may be taken."""
+    written: Sequence[Collection[str]] = ()
+    """The fields of each of `before` that the caller sets."""
 
 
 def prepare_create(
@@ -162,13 +164,16 @@ def prepare_update(
     handlers = before("update", access.definition.name) if before else None
     if handlers is None:
         changes = values.clean_updates(access, rows, bodies, absent, problems)
+        written = [tuple(one) for one in changes]
     else:
         missing: Missing = {}
         changes = values.clean_updates(access, rows, bodies, absent, problems, missing)
+        written = [tuple(one) for one in changes]
         rows = handlers.updating(access, rows, changes, problems, missing, in_trash=in_trash)
     stamp = {"updated_at": clock.now(), "updated_by": access.caller.user_id}
     stamped = [{**one, **stamp} for one in changes]
-    return Change(access, rows, stamped, values.rule_inputs(access, bodies), problems)
+    sent = values.rule_inputs(access, bodies)
+    return Change(access, rows, stamped, sent, problems, written=written)
 
 
 def check_batch(*prepared: Change) -> None:
@@ -197,21 +202,33 @@ def _part(change: Change, numbers: Sequence[int]) -> Change:
         values=[change.values[n] for n in numbers],
         sent=[change.sent[n] for n in numbers],
         problems=change.problems.subset([indexes[n] for n in numbers] if indexes else None),
+        written=[change.written[n] for n in numbers] if change.written else (),
     )
 
 
 def numbers_of_changed(change: Change) -> list[int]:
-    """Return the numbers of the records whose values change; the others are not written."""
-    fields = change.access.definition.fields
-    return [
+    """Return the numbers of the records whose values change; the others are not written.
+
+    A value that the caller sets in a field without seeing it unmasked counts as a change:
+    that nothing changed would confirm a guess.
+    """
+    fields, number = change.access.definition.fields, len(change.before)
+    same = [
         index
         for index, (row, new) in enumerate(zip(change.before, change.values, strict=True))
-        if any(
-            fields[name].read_back(value) != row[name]
+        if all(
+            fields[name].read_back(value) == row[name]
             for name, value in new.items()
             if name in fields
         )
     ]
+    written = [fields.keys() & change.written[index] for index in same]
+    if any(written):
+        rows = [change.before[index] for index in same]
+        seen = views.unmasked_fields(change.access.definition, rows, change.access.caller)
+        both = zip(same, written, seen, strict=True)
+        same = [index for index, names, shown in both if names <= shown]
+    return sorted({*range(number)} - {*same})
 
 
 def add_conflicts(change: Change) -> None:

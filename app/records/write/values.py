@@ -230,11 +230,13 @@ def without_echoed_masks(
     echoed = set()
     for name in masked:
         field = definition.declared.get(name)
-        if field is None or name not in sent or row[name] is None:
+        if field is None or name not in sent or name not in definition.personal:
             continue
-        if name in definition.personal and sent[name] == masking.masked(
-            field, field.shown(row[name])
-        ):
+        if row[name] is None:  # which is shown as it is
+            is_echo = sent[name] is None and not field.required
+        else:
+            is_echo = sent[name] == masking.masked(field, field.shown(row[name]))
+        if is_echo:
             echoed.add(name)
     return {name: value for name, value in sent.items() if name not in echoed}
 
@@ -248,7 +250,7 @@ def _without_echoes(access: Access, row: Body, sent: Body) -> Body:
     names = sent.keys() & {*definition.computed, *definition.sequences}
     if not names:
         return sent
-    seen = views.unmasked_fields(definition, row, access.caller)
+    [seen] = views.unmasked_fields(definition, [row], access.caller)
     echoed = {
         name
         for name in names & seen
@@ -266,7 +268,7 @@ def _without_echoed_empty(access: Access, row: Body, sent: Body) -> Body:
     empty = {name for name, value in sent.items() if value == "" and name in required}
     echoed = {name for name in empty if row[name] == ""}
     if echoed:
-        echoed &= views.unmasked_fields(access.definition, row, access.caller)
+        echoed &= views.unmasked_fields(access.definition, [row], access.caller)[0]
     return {name: value for name, value in sent.items() if name not in echoed} if echoed else sent
 
 
@@ -379,7 +381,8 @@ def with_list_changes(
         sent = {n: value for n, value in body.items() if n in lists and _is_list_change(value)}
         if not sent:
             continue
-        seen, found = views.unmasked_fields(access.definition, row, access.caller), list[Problem]()
+        [seen] = views.unmasked_fields(access.definition, [row], access.caller)
+        found = list[Problem]()
         whole = dict(body)
         for name, change in sent.items():
             try:
@@ -551,7 +554,7 @@ def _check_references(
         }
         if lost and before:
             # An unchanged reference may come back, unless accepting it would confirm a guess.
-            seen = views.unmasked_fields(access.definition, before[index], access.caller)
+            [seen] = views.unmasked_fields(access.definition, [before[index]], access.caller)
             former = {n: {*entries(fields[n], before[index][n])} for n in lost if n in seen}
             lost = {n: ids for n, ids in lost.items() if ids - former.get(n, set())}
         found = []
