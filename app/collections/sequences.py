@@ -40,6 +40,11 @@ def numbered(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     return list(result)
 
 
+def reserve(definition: Definition, name: str, account_id: str, number: int) -> None:
+    """Have the numbers that follow be larger than this one."""
+    _advance(definition, name, account_id, number, 0)
+
+
 def _advance(definition: Definition, name: str, account_id: str, least: int, count: int) -> int:
     """Move a counter to `least` at least, then on by `count`; returns where it stands."""
     dialect = postgresql if db.connection().dialect.name == "postgresql" else sqlite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flask import Flask
 from app import clock
 from app.auth import principal as principals
 from app.records.history import service as history
+from app.records.transfer import imports
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.bundle.accounts import export, import_, run
 from tests.workflows.running import action, make_workflow, start, work
@@ -134,6 +136,27 @@ def test_import_by_admin_sets_numbers_and_moves_them_on(cast: Cast) -> None:
     assert cast.alice.post(path, data=lines, content_type="application/x-ndjson").status_code == 200
     assert made(cast.alice) == "INC-00101"
     assert made(cast.charlie) == "INC-00001"
+
+
+@pytest.mark.both_databases
+@pytest.mark.usefixtures("tickets")
+def test_import_in_batches_draws_numbers_after_those_of_the_file(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "BATCH_SIZE", 3)
+    assert made(cast.alice) == "INC-00001"
+    lines = [*({"title": str(n)} for n in range(7)), {"title": "last", "number": "INC-5"}]
+    data, kind = "\n".join(json.dumps(line) for line in lines), "application/x-ndjson"
+    for query in ("?dry_run=true", ""):
+        answer = cast.alice.post(f"records/tickets/import{query}", data=data, content_type=kind)
+        assert (answer.status_code, answer.json["imported"]) == (200, 8), answer.text
+    found = cast.alice.get("records/tickets?sort=number&limit=100").json["items"]
+    expected = [("last", "INC-00005"), *((str(n), f"INC-{n + 6:05}") for n in range(7))]
+    assert [(one["title"], one["number"]) for one in found[1:]] == expected
+    assert made(cast.alice) == "INC-00013"
+    taken = cast.alice.post("records/tickets/import", data=data, content_type=kind)
+    assert taken.status_code == 409
+    assert made(cast.alice) == "INC-00014"
 
 
 def test_new_options_leave_present_numbers(app: Flask, cast: Cast, tickets: str) -> None:

@@ -51,7 +51,7 @@ from app.records.transfer.formats import Line
 from app.records.write import changes
 from app.records.write.changes import TAKEN, Change, WriteRefused
 from app.records.write.values import ProblemList, Problems
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 
 BATCH_SIZE = 500
 MAX_VALUES = 3000
@@ -299,6 +299,9 @@ class Import:
         if self.options.upsert is None:
             self._check_masks(bodies, problems)
         self._write_numbers(bodies, problems)
+        for name, number in self._largest_numbers.items():
+            # Those that are drawn follow all of the file, of which other batches store some later.
+            sequences.reserve(self.definition, name, self.by.require_account_id(), number)
         try:
             for change in self._prepared(placed, bodies, problems, done):
                 self._save(change, done, is_check=is_check)
@@ -456,6 +459,18 @@ class Import:
                     except InvalidValue as error:
                         problems.add(index, [problem(name, error.code, str(error))])
                         del body[name]
+
+    @cached_property
+    def _largest_numbers(self) -> Mapping[str, int]:
+        """The largest number that the file has for each `sequence` field, if any."""
+        largest = dict[str, int]()
+        for name, sequence in self.definition.sequences.items() if self.by.is_admin else ():
+            for _, body in self.records:
+                with suppress(InvalidValue):
+                    if body.get(name) is not None:
+                        number = sequence.number(sequence.given(body[name]))
+                        largest[name] = max(number, largest.get(name, 0))
+        return largest
 
     def _check_numbers(self, change: Change) -> None:
         """Refuse numbers that records have with another prefix, or other zeros."""
