@@ -59,7 +59,6 @@ FIXED_VALUES = {
     "color": "0b5fff",
     "template_name": "default",
     "template_job_id": "019a9f00-0000-7000-8000-00000000000a",
-    "definition_id": "019a9f00-0000-7000-8000-00000000000b",
     "schema_id": "urn:ietf:params:scim:schemas:core:2.0:User",
 }
 # Routes not called, with the reason.

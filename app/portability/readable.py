@@ -105,7 +105,7 @@ class _Archive:
         yield self._lines("users", self._users({row.id: row.name for row in roles}))
         yield self._lines("groups", self._rows("groups", ("id", "name", "description")))
         yield self._lines("group_members", self._rows("group_members", ("group_id", "user_id")))
-        for one in used:
+        for one in (one for one in used if not one.view):
             yield self._lines(f"records/{one.name}", self._records(one))
             if one.trash_days:
                 yield self._lines(f"trash/{one.name}", self._records(trash.of(one)))

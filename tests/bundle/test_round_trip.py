@@ -41,6 +41,8 @@ from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, 
 from tests.conftest import make_app, settings_for
 from tests.databases import DATABASES
 from tests.mailbox import run_jobs
+from tests.records import test_together as together
+from tests.records.test_trash import in_trash, put_away, restored
 
 pytestmark = pytest.mark.needs_servers
 
@@ -212,6 +214,32 @@ def test_bundle_import_moves_account_between_databases(
     posts, moved_posts = (one["records/posts?sort=title"]["items"] for one in (view(home), moved))
     assert posts == [{**post, "account_id": account_id} for post in moved_posts]
     assert run(app, "audit", "verify").exit_code == 0
+
+
+@pytest.mark.long
+def test_moved_records_show_the_same_behind_each_door(
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path
+) -> None:
+    made = together.furnish(cast.root, cast.alice)
+    put_away(cast.alice, "notes", made["second"])
+    before, away = together.seen(cast.alice, made), in_trash(cast.alice, "notes")
+    file = export(app, tmp_path)
+    result = import_(other, file, "--trust", trusted(import_(other, file).output))
+    assert result.exit_code == 0, result.output
+    there = caller_of(other, cast.alice.account_id, cast.alice.email)
+    assert (together.seen(there, made), in_trash(there, "notes")) == (before, away)
+    assert make_record(there, "notes", title="made there xylophone")["number"] == "B-004"
+    assert restored(there, "notes", made["second"]).status_code == 200
+    moved, back = together.seen(there, made), export(other, tmp_path, name="back.bundle")
+    remove(cast, app)
+    options = (*ROOT, "--slug", "acme-back")
+    refused = import_(app, back, *ROOT)
+    result = import_(app, back, *options, "--trust", trusted(refused.output))
+    assert result.exit_code == 0, result.output
+    home = caller_of(app, result.output.split("(")[1].split(")")[0], cast.alice.email)
+    assert together.seen(home, made) == moved
+    assert in_trash(home, "notes") == []
+    assert make_record(home, "notes")["number"] == "B-005"
 
 
 def test_bundle_import_of_account_with_cut_logs(

@@ -95,7 +95,7 @@ class _Export:
         self._writer.write({"definitions": content, "collection_ids": ids})
         for table in tables.included():
             self._table(table, roles)
-        for definition in used:
+        for definition in (one for one in used if not one.view):
             self._table(definition.table, {}, definition.name)
         for table in tables.logs():
             self._table(table, roles)

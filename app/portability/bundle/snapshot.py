@@ -14,7 +14,7 @@ from app.audit import sealing as changes
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
 from app.collections import definitions, expression_names
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.context import tenancy
 from app.errors import Conflict, NotFound
 from app.manifest.instance_kinds import ROLES
@@ -71,10 +71,16 @@ class Snapshot:
         return dict(account)
 
     def definitions(self) -> list[Definition]:
-        """The collections that the account uses, and those that they and their rules refer to."""
-        by_name = {one.name.lower(): one for one in definitions.get_all()}
+        """The collections that the account uses, and those that they and their rules refer to.
+
+        With the views of these.
+        """
+        by_name = {one.name.lower(): one for one in definitions.get_all(with_views=True)}
+        views = [one for one in by_name.values() if isinstance(one, ViewDefinition)]
         named, used = self._named(), set[str]()
         for name, one in by_name.items():
+            if one.view:
+                continue
             mine = sa.select(1).where(one.table.c.account_id == self.account_id).limit(1)
             if {one.id, name} & named or self.connection.scalar(mine) is not None:
                 used.add(name)
@@ -83,10 +89,14 @@ class Snapshot:
             one = by_name[pending.pop()]
             fields = one.fields.values()
             targets = {field.collection.lower() for field in fields if field.collection}
-            texts = (*expression_names.rules_and_rights(one).values(), *one.fragments.values())
+            texts = [*expression_names.rules_and_rights(one).values(), *one.fragments.values()]
+            if one.view and one.view["where"]:
+                texts.append(one.view["where"])
             for text in texts:
                 found = definitions.referenced_definitions(one, text)
                 targets |= {target.name.lower() for target in found}
+            own = (view for view in views if view.view["from"].lower() == one.name.lower())
+            targets |= {view.name.lower() for view in own}
             pending += (targets & by_name.keys()) - used
             used |= targets & by_name.keys()
         return [by_name[name] for name in sorted(used)]
