@@ -524,7 +524,7 @@ def test_console_default_by_expression_and_sequence(cast: Cast, superadmin: Brow
     assert "default @request.auth.id" in page
     assert "prefix INC-" in page
     form = superadmin.get(f"records/{cast.alice.account_id}/cases/new").text
-    assert "If empty: @request.auth.id" in form
+    assert "Filled in if left empty" in form
     assert "f_number" not in form
     changed = inputs(superadmin.get(path).text) | {"default_expression_0": ""}
     planned = superadmin.send(path, **changed, do="plan")

@@ -141,6 +141,10 @@ def test_words_find_old_records_of_searchable_collections(
     page = admin.client.get(papers, query_string={"search": "GRUSSE mee"}).text
     assert 'value="GRUSSE mee"' in page
     assert ("Grüße vom Meer" in page, "the sea" in page) == (True, False)
+    assert "1 record, best matches first" in page
+    sorted_page = admin.client.get(papers, query_string={"search": "sea", "sort": "title"}).text
+    assert "1 record, sorted by title" in sorted_page
+    assert "No matches." in admin.client.get(papers, query_string={"search": "nothing"}).text
     assert "at least one word" in admin.client.get(papers, query_string={"search": "-"}).text
     file = admin.client.get(f"{papers}/export/jsonl?search=sea").text
     assert [json.loads(line)["title"] for line in file.splitlines()] == ["the sea"]

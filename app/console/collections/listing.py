@@ -49,6 +49,14 @@ OPTION_TEXTS = {
     "max_files": lazy_gettext("at most %(value)s files"),
     "prefix": lazy_gettext("prefix %(value)s"),
     "digits": lazy_gettext("%(value)s digits"),
+    "precision": lazy_gettext("%(value)s digits"),
+    "scale": lazy_gettext("%(value)s of them behind the point"),
+    "max_items": lazy_gettext("at most %(value)s entries"),
+}
+ON_DELETE = {
+    "restrict": lazy_gettext("keeps its target"),
+    "cascade": lazy_gettext("deleted with its target"),
+    "set_null": lazy_gettext("emptied with its target"),
 }
 NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id.")
 
@@ -111,7 +119,8 @@ def choose_records(collection_id: str) -> Page | BaseResponse:
 def _page(collection_id: str, form: Form) -> Page:
     with versioned_cache.reloading():
         row, collection = load(collection_id)
-        accounts = totals.by_account(row.id, MAX_ACCOUNTS)
+        base = collection.base if isinstance(collection, ViewDefinition) else collection
+        accounts = totals.by_account(base.id, MAX_ACCOUNTS)
         return form.render(
             "console/collections/one.html",
             collection=collection,
@@ -175,6 +184,8 @@ def _option_texts(field: Field) -> list[str]:
         if isinstance(default, bool):
             default = gettext("yes") if default else gettext("no")
         texts.append(gettext("default %(value)s", value=_cut(default)))
+    if field.on_delete:
+        texts.append(str(ON_DELETE[field.on_delete]))
     return texts
 
 

@@ -192,7 +192,8 @@ def _shown(
     newest_change = changes.newest_change(by=scope.by) if can_follow else None
     requested = display.requested_columns(access)
     listing = _load(scope, access, form, requested)
-    sort = listing.filters.get("sort", ",".join(scope.collection.default_sort))
+    by_default = "" if form.values["search"] else ",".join(scope.collection.default_sort)
+    sort = listing.filters.get("sort", by_default)  # without one, the best matches come first
     names = requested or display.default_columns(access)
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}

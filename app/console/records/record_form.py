@@ -258,7 +258,7 @@ def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
             text = input_text(spec, (values or {}).get(name))
             note = None
             if values is None and spec.default_expression is not None:
-                note = gettext("If empty: %(value)s", value=spec.default_expression)
+                note = gettext("Filled in if left empty")
             widgets.append(Widget(spec, widget_kind(spec, text), note))
     return widgets
 
