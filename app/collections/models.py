@@ -132,7 +132,12 @@ class TrashedRecord(Base):
     """A deleted record of a collection with `options.trash` (`app.collections.trash`)."""
 
     __tablename__ = "trashed_records"
-    __table_args__ = (sa.Index("ix_trashed_records_deleted_at", "collection_id", "deleted_at"),)
+    __table_args__ = (
+        sa.Index(  # lists of an account's trash
+            "ix_trashed_records_account_deleted_at", "account_id", "collection_id", "deleted_at"
+        ),
+        sa.Index("ix_trashed_records_deleted_at", "collection_id", "deleted_at"),  # what is due
+    )
     __policy__ = TablePolicy(
         audit=NotAudited("the records' deletion is audited, and what ends it"),
         bundle=Bundled(order=340),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -47,6 +47,7 @@ class Trash(Definition):
 
     live: Definition = dataclasses.field(kw_only=True)
     """The definition of those that are not."""
+    default_sort: ClassVar[Any] = ("-deleted_at",)
 
     @cached_property
     def table(self) -> Any:

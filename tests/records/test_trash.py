@@ -9,12 +9,15 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock
+from app import clock, db
 from app.collections.models import TrashedRecord
+from app.context import tenancy
 from app.db import transaction
 from app.files import purge as files
+from app.ids import new_id
 from app.records import trash
 from app.records.store import trash as stored
+from tests import sql
 from tests.auth.test_api_keys import machine
 from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 from tests.bundle.accounts import export, import_
@@ -140,6 +143,30 @@ def test_trash_is_listed_as_records_are(root: Caller, alice: Caller) -> None:
         seen += [one["title"] for one in page["items"]]
         query["cursor"] = page["next_cursor"]
     assert seen == [f"n{n}" for n in reversed(range(10))]
+
+
+def test_latest_deletion_comes_first_by_an_index(app: Flask, root: Caller, alice: Caller) -> None:
+    made = make_collection(root, **TRASH)
+    records = [make_record(alice, title=str(n)) for n in range(4)]
+    for one in (records[n] for n in (1, 3, 0, 2)):
+        put_away(alice, "posts", one)
+    assert [one["title"] for one in in_trash(alice, "posts")] == ["2", "0", "3", "1"]
+    with app.app_context(), transaction() as session:
+        rows = [
+            {"account_id": new_id(), "collection_id": made["id"], "id": new_id()}
+            for _ in range(5000)
+        ]
+        facts = {"record": {}, "size": 1, "deleted_at": clock.now()}
+        session.execute(sa.insert(TrashedRecord), [{**row, **facts} for row in rows])
+    with sql.statements(app) as sent:
+        assert len(in_trash(alice, "posts", include_total="false")) == 4
+    (listing,) = (one for one in sent if "FROM trashed_records" in one)
+    with app.app_context():
+        if db.has_one_writer():
+            plan = db.connection().exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {listing}", listing.parameters
+            )
+            assert "ix_trashed_records_account_deleted_at" in str(plan.all())
 
 
 def test_parameter_means_nothing_without_a_trash(root: Caller, alice: Caller) -> None:
@@ -739,3 +766,18 @@ def test_values_are_judged_as_an_update(root: Caller, alice: Caller, bob: Caller
     assert (wrong.status_code, wrong.json["detail"][0]["loc"]) == (422, ["body", "values"])
     assert restored(bob, "posts", taken).status_code == 200
     assert alice.post(f"records/posts/{taken['id']}/restore", {"values": []}).status_code == 422
+
+
+def test_old_records_are_purged_in_pieces(app: Flask, root: Caller, alice: Caller) -> None:
+    made = make_collection(root, **TRASH)
+    with app.app_context(), tenancy.across_accounts(), transaction() as session:
+        key = {"account_id": alice.account_id, "collection_id": made["id"]}
+        facts = {"record": {}, "size": 1, "deleted_at": clock.now() - timedelta(days=31)}
+        rows = [{**key, **facts, "id": new_id()} for _ in range(2 * trash.PIECE + 1)]
+        session.execute(sa.insert(TrashedRecord), rows)
+    with app.app_context():
+        trash.purge_old({})
+    entries = alice.get("account/audit-logs?table_name=trashed_records").json["items"]
+    numbers = [one["extra_metadata"]["count"] for one in entries]
+    assert sorted(numbers) == [1, trash.PIECE, trash.PIECE]
+    assert in_trash(alice, "posts") == []
