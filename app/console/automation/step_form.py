@@ -127,6 +127,8 @@ class Input:
             return gettext("Whether the other records go on when a step fails for one.")
         if self.label == "functions":
             return gettext("Separated by commas, such as %(example)s.", example="count(), sum(n)")
+        if self.label == "to":
+            return gettext("An address, or such as %(example)s.", example='{"role": "admin"}')
         if self.label != "items":
             return ""
         example = "{{ steps.find.output.records }}"
@@ -401,4 +403,6 @@ def _shown(kind: str, name: str, values: JSONMapping) -> str:
     if value is None:
         return ""
     is_text = isinstance(value, str) and not (is_any(kind, name) and is_json(value))
-    return str(value) if is_text else workflow_form.pretty(value)
+    if is_text:
+        return str(value)
+    return workflow_form.pretty(value) if name in LONG else orjson.dumps(value).decode()
