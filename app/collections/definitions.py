@@ -645,12 +645,14 @@ def is_expression(rule: str) -> bool:
 
 
 def related_scope(name: str) -> Scope | None:
-    """The scope of a collection that `@any` names; None if there is none, or it is a view."""
+    """The scope of a collection that `@any` names; None if there is none. RuleError for a view."""
     try:
         found = get(name)
     except NotFound:
         return None
-    return None if found.view is not None else found.scope
+    if found.view is not None:
+        raise RuleError(f"{found.name} is a view: look at the collection that it reads.", 0)
+    return found.scope
 
 
 def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]:

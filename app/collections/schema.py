@@ -314,7 +314,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
     if not allowed["on_delete"]:
         return
     if is_reference and (not target or target.lower() not in targets):
-        message = "Set collection to the name of an existing collection."
+        message = "Set collection to the name of an existing collection of records, not of a view."
         yield problem(name, "reference_collection_required", message)
     if spec.get("on_delete") not in (None, *ON_DELETE):
         message = f"on_delete is one of: {', '.join(ON_DELETE)}."

@@ -63,7 +63,10 @@ class Scope:
     follow: Callable[[str], Scope | None] = lambda name: None
     """The scope that a reference leads to, where the name is one that may be followed."""
     related: Callable[[str], Scope | None] | None = None
-    """The scope of a collection that `@any` looks at; None where there is no such thing."""
+    """The scope of a collection that `@any` looks at; None where there is no such thing.
+
+    Raises RuleError where it may not be looked at.
+    """
     fragments: Mapping[str, str] | None = None
     """The texts of fragments; None where none may be used."""
     old: bool = False
@@ -188,7 +191,10 @@ class _Checker:
     def subquery(self, node: Subquery) -> Node:
         if self.scope.related is None:
             raise RuleError(f"@{node.function} cannot be used here.", node.start)
-        related = self.scope.related(node.collection)
+        try:
+            related = self.scope.related(node.collection)
+        except RuleError as error:
+            raise RuleError(str(error), node.place) from None
         if related is None:
             message = f"There is no collection {node.collection[:63]}."
             raise RuleError(message, node.place)

@@ -27,7 +27,14 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
-from app.workflows.language import checks, definition, named_texts, recipients, step_headers
+from app.workflows.language import (
+    checks,
+    definition,
+    missing,
+    named_texts,
+    recipients,
+    step_headers,
+)
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
@@ -70,7 +77,7 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
     refuse_key(by)
     account_id, user_id = by.require_account_id(), by.require_user_id()
     home_id, owner_id = owners.choose(account_id, body.get("owner_id"), by=by)
-    values = _validated(body, None)
+    values = _validated(body, None, by, kind)
     conflict = errors.conflict_on_unique(
         "workflows", "id", "id", f"A {kind} with this id already exists."
     )
@@ -115,11 +122,10 @@ def change(
     """
     refuse_key(by)
     takes_over = "owner_id" in body or ("steps" in body if takes_over is None else takes_over)
-    _validated(
-        body, get(workflow_id, by=by, kind=kind)
-    )  # DNS look-ups happen outside the transaction
+    # DNS look-ups happen outside the transaction.
+    _validated(body, get(workflow_id, by=by, kind=kind), by, kind)
     with changing(workflow_id, by, kind) as workflow:
-        values = _validated(body, workflow)
+        values = _validated(body, workflow, by, kind)
         run_settings = {name: values[name] for name in (*TRIGGERING, "steps") if name in values}
         changed = {name for name, value in run_settings.items() if _is_new(workflow, name, value)}
         if not takes_over and changed & set(TRIGGERING):
@@ -153,7 +159,7 @@ def preview(
 ) -> Workflow:
     """The workflow that saving the body would store. Raises InvalidValues."""
     by.refuse_key(NO_KEYS)
-    values = {"steps": [], "trigger": {}, **_validated(body, current)}
+    values = {"steps": [], "trigger": {}, **_validated(body, current, by, kind)}
     return Workflow(account_id=by.require_account_id(), id=new_id(), kind=kind, **values)
 
 
@@ -287,7 +293,7 @@ def _start(workflow: Workflow, body: Body, trigger_type: str, *, holds_pii: bool
     return start.start(start.row(workflow, dict(body), trigger_type, holds_pii=holds_pii))
 
 
-def _validated(body: Body, current: Workflow | None) -> JSONObject:
+def _validated(body: Body, current: Workflow | None, by: Principal, kind: str) -> JSONObject:
     values, problems = {k: v for k, v in body.items() if k != "owner_id"}, list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
         problems.append(unreadable)
@@ -299,6 +305,8 @@ def _validated(body: Body, current: Workflow | None) -> JSONObject:
     if "steps" in values:
         steps, stored = definition.normal(values["steps"]), current.steps if current else []
         problems += checks.problems(steps) or step_headers.problems(steps, stored)
+        if not problems and kind == WORKFLOW:
+            problems += missing.unfit(steps, by)
         values["steps"] = steps if problems else step_headers.encrypted(steps, stored)
     problems = problems or named_texts.problems(values, current)
     if problems:

@@ -331,3 +331,20 @@ def test_plan_warns_of_slow_views(
     ]
     assert warnings(fields=["title", "customer.name"], where="title = 'one'") == []
     assert warnings(fields=["title"]) == []
+
+
+def test_what_views_lack_is_said(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(root, fields=["title"])
+    for query, expected in (
+        ("search=x", "This is a view: filter it, or search the collection that it reads."),
+        ("trash=true", "This is a view: list the trash of the collection that it reads."),
+    ):
+        answer = bob.get(f"records/summary?{query}")
+        assert (answer.status_code, answer.json["details"][0]["message"]) == (400, expected)
+    looks = {"list_rule": "@any(summary, title = @record.title)"}
+    refused = root.put("collections/tickets/rules", looks).json["details"][0]
+    expected = "summary is a view: look at the collection that it reads."
+    assert (refused["message"], refused["position"]) == (expected, 5)
+    field = {"name": "one", "type": "reference", "collection": "summary"}
+    refused = root.post("collections", {"name": "refs", "schema": [field]}).json["details"][0]
+    assert refused["message"].endswith("of records, not of a view.")

@@ -182,6 +182,11 @@ def test_bad_searches(notes: None, root: Caller, alice: Caller) -> None:
         assert listed(alice, text).status_code in (200, 400)
     assert listed(alice, "one", highlight="maybe").status_code == 422
     assert alice.get("records/notes?highlight=1").status_code == 400
+    blank = alice.get("records/notes?highlight=1&search=%20")
+    assert (blank.status_code, blank.json["items"]) == (
+        200,
+        alice.get("records/notes").json["items"],
+    )
     make_collection(root, "plain", [{"name": "title", "type": "text"}])
     answer = alice.get("records/plain?search=one")
     assert answer.json["details"][0]["message"] == search.NOT_SEARCHABLE

@@ -210,6 +210,41 @@ def test_workflow_aggregate_problems_have_their_place(alice: Caller, posts: dict
     ]
 
 
+def test_workflow_steps_that_fields_do_not_take_are_refused(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    schema = [*FIELDS, {"name": "tags", "type": "text_list"}, {"name": "data", "type": "json"}]
+    unseen = {"name": "unseen", "type": "text_list", "readable_if": "@is_superadmin()"}
+    make_collection(root, schema=[*schema, unseen])
+
+    def problems(**data: Any) -> list[tuple[str, str]]:
+        steps = [
+            create("made", "x"),
+            action("sums", "aggregate_records", collection="posts", functions=data.pop("sums")),
+            action("change", "update_record", collection="posts", record_id="x", data=data),
+        ]
+        steps[0]["config"]["data"] |= data.pop("new", {})
+        body = {"name": "x", "trigger": {"type": "manual"}, "steps": steps}
+        answer = alice.post("workflows", body)
+        return [(one["field"], one["message"]) for one in answer.json.get("details", ())]
+
+    wrong = problems(
+        sums="count(), sum(title), max(n)",
+        new={"tags": {"$add": ["a"]}},
+        tags={"$push": ["a"]},
+    )
+    assert [field for field, _ in wrong] == [
+        "steps[0].config.data.tags",
+        "steps[1].config.functions",
+        "steps[2].config.data.tags",
+    ]
+    assert "for PATCH" in wrong[0][1]
+    assert wrong[1][1] == "There is no sum of a text."
+    fitting = {"$add": "{{ trigger.tags }}", "$remove": ["a"]}
+    hidden = {"$push": ["a"]}
+    assert problems(sums="sum(n)", tags=fitting, data=hidden, unseen=hidden) == []
+
+
 def test_workflow_conditions_lead_to_steps_or_end(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:

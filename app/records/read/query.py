@@ -37,6 +37,8 @@ DIRECTIONS = frozenset(cursor.DIRECTIONS)
 FALSE = {"", "0", "false", "f", "no", "n", "off"}
 SEARCHING = {search.NAME, search.HIGHLIGHT}
 LIST_PARAMETERS = PAGING | {"filter", "expand", "file_links"} | DIRECTIONS | SEARCHING
+NO_TRASH = "This collection has no trash, and no field of that name."
+VIEW_HAS_NO_TRASH = "This is a view: list the trash of the collection that it reads."
 NO_WORDS_IN_TRASH = "The trash is not searched by words: filter it."
 
 
@@ -146,18 +148,16 @@ def parse(
         walk = cursor.read(last_values, keys, binding, problems)
         if found and keys[0].name == search.RANK:
             keys = [search.rank_key(found, walk), *keys[1:]]
-    highlights = search.HIGHLIGHT in last_values and _highlights(
-        last_values[search.HIGHLIGHT], found, problems
-    )
+    highlights = search.HIGHLIGHT in last_values and _highlights(last_values, problems)
     if problems:
         raise InvalidValues(problems)
     return Query(access, conditions, keys, names, expanded, walk, paths, highlights)
 
 
-def _highlights(text: str, found: Search | None, problems: list[JSONObject]) -> bool:
-    if text.lower() in FALSE:
+def _highlights(last_values: Mapping[str, str], problems: list[JSONObject]) -> bool:
+    if last_values[search.HIGHLIGHT].lower() in FALSE:
         return False
-    if found is None and not problems:
+    if search.NAME not in last_values and not problems:
         message = "Only what is searched for is highlighted."
         problems.append(problem(search.HIGHLIGHT, "invalid_option", message))
     return True
@@ -261,9 +261,10 @@ def parse_fields(
     return [name for name in readable if name == "id" or name in requested]
 
 
-def _unknown(name: str, parameter: str | None = None) -> JSONObject:
+def _unknown(name: str, parameter: str | None = None, message: str | None = None) -> JSONObject:
     # The same words whether the field is hidden from the caller or does not exist.
-    return problem(parameter or name[:80], "unknown_field", f"There is no field {name[:80]}.")
+    message = message or f"There is no field {name[:80]}."
+    return problem(parameter or name[:80], "unknown_field", message)
 
 
 def _field_values(
@@ -278,7 +279,8 @@ def _field_values(
             continue
         field = access.readable.get(name)
         if field is None:
-            problems.append(_unknown(name))
+            no_trash = NO_TRASH if access.definition.view is None else VIEW_HAS_NO_TRASH
+            problems.append(_unknown(name, message=no_trash if name == "trash" else None))
         elif name in access.masked:
             problems.append(problem(name, "filter_invalid", accesses.MASKED.format(name)))
         elif not field.filterable:

@@ -40,6 +40,7 @@ RANK, FOUND = "_rank", "_found"
 NOT_SEARCHABLE = (
     "No field of this collection is searched. Set options.search on its text fields, or filter."
 )
+VIEW_NOT_SEARCHABLE = "This is a view: filter it, or search the collection that it reads."
 INDEXING = "The words of these records are being stored. Search them in a while."
 NO_WORD = "Search for at least one word, beside those that are not to occur."
 WINDOW, STEP, CONTEXT, SHOWN = 3000, 2000, 60, 240  # characters
@@ -66,7 +67,8 @@ def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | Non
     """What a search asks for; None if it is blank. Adds to `problems`."""
     fields = [name for name in access.definition.searched if name in access.comparable]
     if not fields:
-        problems.append(problem(NAME, "invalid_option", NOT_SEARCHABLE))
+        message = NOT_SEARCHABLE if access.definition.view is None else VIEW_NOT_SEARCHABLE
+        problems.append(problem(NAME, "invalid_option", message))
         return None
     if not text.strip():
         return None

@@ -378,7 +378,7 @@ def with_list_changes(
         return bodies
     result = list(bodies)
     for index, (row, body) in enumerate(zip(rows, bodies, strict=True)):
-        sent = {n: value for n, value in body.items() if n in lists and _is_list_change(value)}
+        sent = {n: value for n, value in body.items() if n in lists and is_list_change(value)}
         if not sent:
             continue
         [seen] = views.unmasked_fields(access.definition, [row], access.caller)
@@ -408,7 +408,7 @@ def with_new_lists(
     result = list(bodies)
     for name, field in definition.changeable_lists.items():
         for index, body in enumerate(result):
-            if not _is_list_change(body.get(name)):
+            if not is_list_change(body.get(name)):
                 continue
             result[index] = {**body, name: None}
             try:
@@ -418,7 +418,8 @@ def with_new_lists(
     return result
 
 
-def _is_list_change(value: object) -> bool:
+def is_list_change(value: object) -> bool:
+    """Whether a value has the form of a change of a list, right or wrong."""
     return isinstance(value, dict) and any(key.startswith("$") for key in value)
 
 
@@ -481,7 +482,7 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
             try:
                 values[name] = field.clean(value)
             except InvalidValue as error:
-                is_change = field.is_list and _is_list_change(value)
+                is_change = field.is_list and is_list_change(value)
                 message = ONLY_IN_CHANGES if is_change else str(error)
                 found.append(problem(name, error.code, message))
             else:

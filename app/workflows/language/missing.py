@@ -16,9 +16,11 @@ import sqlalchemy as sa
 from app import db, rules
 from app.accounts.models import Group, name_key
 from app.auth.principal import Principal
-from app.collections import access, definitions
+from app.collections import access, aggregates, definitions
 from app.collections.models import Collection
 from app.errors import NotFound, problem
+from app.records.read import aggregate
+from app.records.write import values
 from app.rules.named import GROUP
 from app.types import JSONObject
 from app.workflows.language import expressions, recipients, templates
@@ -35,13 +37,14 @@ from app.workflows.models import HOOK, Trigger, Workflow
 Path = tuple[str, ...]
 FUNCTION = re.compile(r"[a-z]+(?=\s*\()", re.IGNORECASE)
 INNER = ("steps", "branches", "expression", "condition")
+CREATE, UPDATE, AGGREGATE = "create_record", "update_record", "aggregate_records"
 
 
 def in_step(step: Written, place: str) -> Iterator[tuple[str, Path]]:
     """The names that a step uses, without those of inner steps, and their places."""
     prefix = "config" if step["type"] == ACTION else ""
-    values = step["config"] if prefix else {n: v for n, v in step.items() if n not in INNER}
-    for path, text in templates.expressions_in(values, f"{place}.{prefix}".rstrip(".")):
+    texts = step["config"] if prefix else {n: v for n, v in step.items() if n not in INNER}
+    for path, text in templates.expressions_in(texts, f"{place}.{prefix}".rstrip(".")):
         if templates.PATH.fullmatch(text):
             yield path, tuple(text.split("."))
         else:
@@ -144,6 +147,51 @@ def _group_warnings(workflow: Workflow) -> Iterator[JSONObject]:
         if name_key(name) not in present:
             message = f"The account has no group {name[:63]}."
             yield problem(place, GROUP_MISSING, message)
+
+
+def unfit(steps: Sequence[Written], by: Principal, place: str = "steps") -> Iterator[JSONObject]:
+    """The problems of functions and of changes of lists that fields the caller views do not take.
+
+    What the caller does not view is told by `field_warnings` alone.
+    """
+    for index, step in enumerate(steps):
+        path = f"{place}[{index}]"
+        if step["type"] == ACTION:
+            yield from _unfit_in(step, by, f"{path}.config")
+        for number, inner in enumerate(lists_in(step)):
+            branch = "steps" if "steps" in step else f"branches[{number}]"
+            yield from unfit(inner, by, f"{path}.{branch}")
+
+
+def _unfit_in(step: Written, by: Principal, place: str) -> Iterator[JSONObject]:
+    kind, config = step["action_type"], step["config"]
+    name, data, calls = (config.get(key) for key in ("collection", "data", "functions"))
+    if kind not in (CREATE, UPDATE, AGGREGATE) or templates.has_template(name):
+        return
+    try:
+        found = access.if_open(by, definitions.get_current(name), "view")
+    except NotFound:  # a warning says so
+        return
+    fields = found.readable if found else {}
+    text = ",".join(calls) if isinstance(calls, list) else str(calls or "")
+    for call in text.split(",") if kind == AGGREGATE and not templates.has_template(text) else ():
+        match = aggregate.FUNCTION.fullmatch(call.strip())
+        field = fields.get(match[2]) if match else None
+        if match and field and field.like.rule_type not in aggregates.TAKEN[match[1].lower()]:
+            function = match[1].lower()
+            message = f"There is no {function} of a {field.like.type}."
+            yield problem(f"{place}.functions", "invalid_option", message)
+    for key, value in data.items() if kind != AGGREGATE and isinstance(data, Mapping) else ():
+        field = fields.get(key)
+        if field and field.is_list and values.is_list_change(value):
+            wrong = _unfit_change(value) if kind == UPDATE else values.ONLY_IN_CHANGES
+            yield from [problem(f"{place}.data.{key}", "invalid_type", wrong)] if wrong else []
+
+
+def _unfit_change(value: Written) -> str | None:
+    is_known = value.keys() <= values.LIST_CHANGES
+    are_lists = all(isinstance(v, list) or templates.has_template(v) for v in value.values())
+    return None if is_known and are_lists else values.A_LIST_CHANGE
 
 
 def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:
