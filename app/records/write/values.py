@@ -410,9 +410,9 @@ def with_new_lists(
         for index, body in enumerate(result):
             if not is_list_change(body.get(name)):
                 continue
-            result[index] = {**body, name: None}
+            whole = result[index] = {**body, name: None}
             try:
-                result[index][name] = _changed_list(field, None, body[name])
+                whole[name] = _changed_list(field, None, body[name])
             except InvalidValue as error:
                 problems.add(index, [problem(name, error.code, str(error))])
     return result
