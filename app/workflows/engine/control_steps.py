@@ -192,7 +192,9 @@ def _with_decimals(
 ) -> JSONObject:
     """The names of a condition, with decimals of records to compare."""
     names = {**run.names(place), **further}
-    collections = {("steps", one.name): _collection(one) for one in run.version.series.walk()}
+    collections: dict[tuple[str, ...], object] = {
+        ("steps", one.name): _collection(one) for one in run.version.series.walk()
+    }
     collections["trigger",] = expressions.get_path(names, ("trigger", "collection"))
     collections["record",] = collections["trigger",]
     for frame in place.frames[:-1]:
