@@ -236,6 +236,25 @@ def test_numbers_of_present_records_follow_their_age(cast: Cast) -> None:
     assert (made(cast.alice), made(cast.charlie)) == ("INC-00004", "INC-00002")
 
 
+def test_numbers_are_found_by_search(cast: Cast) -> None:
+    searched = {"prefix": "INC-", "digits": 5, "search": True}
+    cases = make_collection(cast.root, "cases", SCHEMA[:1])
+    make_record(cast.alice, "cases", title="old")
+    added = {"schema": [{**NUMBER, "options": searched}]}
+    answer = cast.root.patch(f"collections/{cases['id']}", added)
+    assert answer.status_code == 200, answer.json
+    make_record(cast.alice, "cases", title="new")
+    assert (
+        cast.alice.post(
+            "records/cases/import", data="title,number\nset,INC-00077\n", content_type="text/csv"
+        ).status_code
+        == 200
+    )
+    for text, title in (("INC-00001", "old"), ("00002", "new"), ("inc 00077", "set")):
+        found = cast.alice.get("records/cases", query_string={"search": text}).json["items"]
+        assert [one["title"] for one in found] == [title], text
+
+
 def test_renamed_field_and_collection_count_on(cast: Cast, tickets: str) -> None:
     assert made(cast.alice) == "INC-00001"
     swapped = [

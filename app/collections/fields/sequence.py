@@ -27,7 +27,7 @@ class SequenceField(Field):
     type = "sequence"
     label = lazy_gettext("Sequence")
     face = Face(width=14, rank=0, style="whole")
-    known_options = ("prefix", "digits")
+    known_options = ("prefix", "digits", "search")
     takes_default = takes_expression = False
     is_written: ClassVar[bool] = False
     is_unique: ClassVar[bool] = True
