@@ -95,7 +95,7 @@ def test_doctor_on_healthy_instance_reports_ok(used: Flask, database: str) -> No
     shards = ("shards",) if services.CITUS_NODES else ()
     assert list(parts) == [
         *("settings", "database", "clock", "accounts", "migrations", *shards),
-        *("names", "types", "secrets", "audit", "worker", "backups"),
+        *("names", "types", "search", "secrets", "audit", "worker", "backups"),
         *(("disk",) if database == "sqlite" else ()),
         *("queue", "streams", "mail"),
     ]

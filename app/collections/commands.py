@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from flask.cli import with_appcontext
 
 from app import clock, db
+from app.collections import definitions, search_words
 from app.collections.models import Revision
 from app.ops import command
 
@@ -80,6 +81,26 @@ def export(folder: Path) -> None:
     count = export_revisions(folder)
     click.echo(f"Exported {count} revisions to {folder}. To create their tables elsewhere:")
     click.echo(f"  alembic -c {folder / 'alembic.ini'} -x url=DATABASE_URL upgrade head")
+
+
+@click.group(cls=command.Group, epilog="Example: atrium search rebuild notes")
+def search() -> None:
+    """The words that lists are searched for."""
+
+
+@search.command()
+@click.argument("collection", required=False)
+@with_appcontext
+def rebuild(collection: str | None) -> None:
+    """Store the words of COLLECTION's records anew, or of all; the service may run."""
+    chosen = [definitions.get(collection)] if collection else definitions.get_all()
+    for one in chosen:
+        if one.searched:
+            with command.progress(f"Records of {one.name}") as show:
+                mended = search_words.repair(one, show)
+            click.echo(f"{one.name}: {mended} records had other words, the index is written anew.")
+        elif collection:
+            raise click.ClickException(f"No field of {one.name} is searched.")
 
 
 def export_revisions(folder: Path) -> int:

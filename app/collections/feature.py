@@ -37,5 +37,9 @@ FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, search_words, service),
     subscribers=(expression_names, fragments, links, sequences, trash),
-    checks=(Check("names", expression_names.check), Check("types", definitions.check_types)),
+    checks=(
+        Check("names", expression_names.check),
+        Check("types", definitions.check_types),
+        Check("search", search_words.check),
+    ),
 )

@@ -9,13 +9,14 @@ On SQLite, triggers keep a table of FTS5 alike, by the number of the record's ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
+from app import db
 from app.collections.fields import Field
 from app.db import engine
 from app.db.types import Text
@@ -26,6 +27,8 @@ NUMBER = "_row"
 LONGEST_NAME = 63
 KEY_START = 25
 """Where the last part of an account's id begins, which is random: it stands for the account."""
+MOST_CHECKED = 20
+"""The words of a field that a check looks for."""
 OPERATIONS = {"insert": ("NEW",), "delete": ("OLD",), "update": ("OLD", "NEW")}
 
 
@@ -108,7 +111,7 @@ def _name(table: sa.Table) -> str:
 
 def removal(table: sa.Table) -> list[str]:
     """The statements that remove the table of FTS5."""
-    return [f'DROP TABLE "{_name(table)}"'] if NUMBER in table.c else []
+    return [f'DROP TABLE IF EXISTS "{_name(table)}"'] if NUMBER in table.c else []
 
 
 def creation(table: sa.Table) -> list[str]:
@@ -147,13 +150,40 @@ def without_triggers(table: sa.Table) -> list[str]:
     """The statements that remove these triggers."""
     if NUMBER not in table.c:
         return []
-    return [f'DROP TRIGGER "{_name(table)}{operation}"' for operation in OPERATIONS]
+    return [f'DROP TRIGGER IF EXISTS "{_name(table)}{operation}"' for operation in OPERATIONS]
 
 
 def merging(table: sa.Table, pages: int) -> str:
     """The statement that merges so many pages of the table of FTS5."""
     name = _name(table)
     return f'INSERT INTO "{name}" ("{name}", rank) VALUES (\'merge\', {pages})'  # noqa: S608
+
+
+def is_whole(table: sa.Table, rows: Iterable[Sequence[Any]]) -> bool:
+    """Whether the index leads to records by their words; of rows with account, id, and words last.
+
+    On PostgreSQL, whose indexes follow their tables, whether it is there and valid.
+    """
+    names = [one.name for one in of(table).values()]
+    if NUMBER not in table.c:
+        valid = sa.text(
+            "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid"
+            " WHERE indisvalid AND indrelid = to_regclass(:name)"
+        )
+        found = db.connection().scalars(valid, {"name": f'"{table.name}"'}).all()
+        return {*names_of_indexes(table)} <= {*found}
+    own, index = table.c, full_text(table)
+    for row in rows:
+        key, parts = key_of(row[0]), list[str]()
+        for name, words in zip(names, row[-len(names) :], strict=True):
+            some = words[1:-1].split("><")[:MOST_CHECKED] if words else ()
+            parts += [f'{{"{name}"}} : "{key}{word}"' for word in some]
+        matches: Any = index.c[index.name].op("MATCH")(sa.literal(" AND ".join(parts), Text))
+        number = sa.select(own[NUMBER]).where(own.account_id == row[0], own.id == row[1])
+        query = sa.select(1).where(matches, index.c.rowid == number.scalar_subquery())
+        if parts and db.connection().execute(query).first() is None:
+            return False
+    return True
 
 
 def names_of_indexes(table: sa.Table) -> list[str]:

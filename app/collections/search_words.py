@@ -7,25 +7,27 @@ meanwhile has its words from that write, which no piece replaces.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Collection_
-from collections.abc import Mapping, Sequence
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from app import db, jobs
-from app.collections import definitions, index_builds, search_index
+from app.collections import definitions, index_builds, search_index, table
 from app.collections.changes import Change
 from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.context import tenancy
 from app.db import words
 from app.types import JSONMapping
+from app.web.feature import Finding
 
 JOB, REBUILD = "collections.index_words", "collections.rebuild_index"
-AT_ONCE, PIECE = 2000, 200
+AT_ONCE, PIECE, CHECKED = 2000, 200, 200
 PIECES_BETWEEN_REPORTS = 10
 PAGES = 200
 """The pages of FTS5's index that one transaction merges."""
@@ -129,16 +131,23 @@ def _store_next(
 
 
 def _store(
-    definition: Definition, names: Sequence[str], account_id: str, rows: Sequence[Any]
+    definition: Definition,
+    names: Sequence[str],
+    account_id: str,
+    rows: Sequence[Any],
+    *,
+    keeps: bool = True,
 ) -> None:
-    """Store the words of records of an account; words that they have already stay."""
+    """Store the words of records of an account; it `keeps` words that they have already."""
     table = definition.table
     columns = [table.c[definition.searched[name]] for name in names]
     kinds = (sa.column("record", table.c.id.type), *(sa.column(c.name, c.type) for c in columns))
     found = [(row[1], *(words.marked(text or "") for text in row[2:])) for row in rows]
     given = sa.values(*kinds).data(found).cte("given")
     own = (table.c.account_id == account_id, table.c.id == given.c.record)
-    values = {one: sa.func.coalesce(one, given.c[one.name]) for one in columns}
+    found_words = {one: given.c[one.name] for one in columns}
+    kept = {one: sa.func.coalesce(one, word) for one, word in found_words.items()}
+    values = kept if keeps else found_words
     db.connection().execute(sa.update(table).where(*own).values(values))
 
 
@@ -148,6 +157,83 @@ def store_all(definition: Definition, account_id: str) -> None:
         place: Place | None = (account_id, "")
         while place is not None and place[0] == account_id:
             _, place = _store_next(definition, [*definition.searched], place, PIECE)
+
+
+def check() -> Finding:
+    """Look for records that have other words than their texts, or that the index does not lead to.
+
+    At the newest ones of each collection's last account.
+    """
+    wrong = list[str]()
+    with tenancy.across_accounts():
+        for one in definitions.get_all():
+            if one.searched and not one.indexing:
+                try:
+                    is_right = _is_indexed(one)
+                except OperationalError:  # the table of FTS5 is missing, or damaged
+                    is_right = False
+                wrong += [] if is_right else [one.name]
+    if not wrong:
+        return Finding("ok", "has the words of records")
+    named = ", ".join(wrong[: definitions.MAX_NAMED])
+    return Finding("fail", f"lacks words of records of {named}: run bin/atrium search rebuild")
+
+
+def _is_indexed(definition: Definition) -> bool:
+    columns, names = definition.table.c, definition.searched
+    key, own = (columns.account_id, columns.id), [columns[name] for name in names.values()]
+    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT) for name in names]
+    query = sa.select(*key, *texts, *own).order_by(*(one.desc() for one in key)).limit(CHECKED)
+    rows = db.connection().execute(query).all()
+    return not _differing(rows, len(own)) and search_index.is_whole(definition.table, rows)
+
+
+def repair(definition: Definition, progress: Callable[[int, int], None]) -> int:
+    """Store the words of all records that have others, and write the index anew.
+
+    Tells the `progress` how many records it has read, of an unknown number (0). Returns how many
+    had other words.
+    """
+    columns, names = definition.table.c, [*definition.searched]
+    key, place = (columns.account_id, columns.id), ("", "")
+    mended = done = 0
+    while True:
+        with tenancy.across_accounts(), db.transaction():
+            after = sa.tuple_(*key) > sa.tuple_(*map(sa.literal, place))
+            query = sa.select(*key).where(after).order_by(*key).limit(PIECE)
+            keys = db.connection().execute(query).all()
+            for account_id, own in groupby(keys, key=itemgetter(0)):
+                mended += _repair(definition, names, account_id, [row[1] for row in own])
+        done += len(keys)
+        progress(done, 0)
+        if len(keys) < PIECE:
+            break
+        place = (keys[-1][0], keys[-1][1])
+    with db.transaction(changes_schema=True):
+        table.make_words_index_anew(definition.table)
+    rebuild_index({"collection_id": definition.id})
+    return mended
+
+
+def _repair(definition: Definition, names: Sequence[str], account_id: str, ids: list[str]) -> int:
+    columns = definition.table.c
+    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT) for name in names]
+    stored = [columns[definition.searched[name]] for name in names]
+    query = sa.select(columns.account_id, columns.id, *texts, *stored)
+    own = (columns.account_id == account_id, columns.id.in_(ids))
+    rows = db.connection().execute(query.where(*own).order_by(columns.id).with_for_update()).all()
+    wrong = _differing(rows, len(names))
+    if wrong:
+        _store(definition, names, account_id, wrong, keeps=False)
+    return len(wrong)
+
+
+def _differing(rows: Sequence[Any], fields: int) -> list[Any]:
+    """The rows, of account, id, texts and words, where these differ; without them."""
+    end = 2 + fields
+    return [
+        row[:end] for row in rows if [words.marked(one or "") for one in row[2:end]] != [*row[end:]]
+    ]
 
 
 def forget_deleted(origin: str | None = None) -> None:

@@ -199,6 +199,17 @@ def _full_text(table: sa.Table) -> list[str]:
     return [*search_index.creation(table), *search_index.triggers(table)]
 
 
+def make_words_index_anew(table: sa.Table) -> None:
+    """Create what indexes words, from the words that are stored; on PostgreSQL what is missing."""
+    statements: list[object] = [
+        CreateIndex(one, if_not_exists=True)
+        for one in _sorted(table.indexes)
+        if one.name in search_index.names_of_indexes(table)
+    ]
+    removal = [*search_index.without_triggers(table), *search_index.removal(table)]
+    run(_texts([*removal, *_full_text(table), *statements]))
+
+
 def _words_renames(old: sa.Table, renames: Mapping[str, str]) -> dict[str, str]:
     """The new names of the columns with the words of renamed fields."""
     return {

@@ -25,7 +25,7 @@ OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
 MAX_DRIFT_SECONDS, MAX_NAMED, MAX_REPLICA_SECONDS = 2, 5, 5
 # Of the lines behind that of migrations; checks that are not named here come last.
 ORDER = (
-    *("shards", "names", "types", "secrets", "audit", "worker", "backups", "replica"),
+    *("shards", "names", "types", "search", "secrets", "audit", "worker", "backups", "replica"),
     *("disk", "queue", "streams", "mail", "traces", "extensions", "tables"),
 )
 

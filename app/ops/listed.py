@@ -95,6 +95,9 @@ GROUPS: dict[str, dict[str, Listed | None]] = {  # None: of Flask
             "app.ops.cli:reencrypt",
             "Re-encrypt stored secrets with the newest key, so that older keys can be retired.",
         ),
+        "search": Listed(
+            "app.collections.commands:search", "The words that lists are searched for."
+        ),
         "revisions": Listed(
             "app.collections.commands:revisions", "Revisions of the collections' tables."
         ),

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 from app import clock
 from app.collections import definitions, search_index, search_words
 from app.context import tenancy
-from app.db import db, words
+from app.db import db, transaction, words
 from app.extend import Caller as ExtensionCaller
 from app.extend import before_create
 from app.extensions.loading import loaded
@@ -365,3 +365,50 @@ def test_job_stores_the_words_of_many_records(
     assert found("changed").json["total"] == 1
     assert found("word* more").json["total"] == 39
     check_index(app)
+
+
+def run_as_owner(app: Flask, *statements: str) -> None:
+    with app.app_context(), tenancy.as_owner(), transaction() as session:
+        for statement in statements:
+            session.connection().exec_driver_sql(statement)
+
+
+SPOILED = {
+    "words": ("UPDATE col_notes SET _words_title = '<wrong>' WHERE title = 'the first'",),
+    "lacking": ("UPDATE col_notes SET _words_title = NULL WHERE title = 'the first'",),
+    "index": ('DROP INDEX IF EXISTS "ft_col_notes$title"',),
+}
+SPOILED_ON_SQLITE = {
+    **SPOILED,
+    "index": (
+        'INSERT INTO "fts_col_notes$" ("fts_col_notes$") VALUES (\'delete-all\')',
+        'DROP TRIGGER "fts_col_notes$insert"',
+    ),
+    "table": ('DROP TABLE "fts_col_notes$"',),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_ON_SQLITE)
+def test_rebuild_mends_what_doctor_finds(
+    app: Flask, cast: Cast, database: str, spoiled: str
+) -> None:
+    make_collection(cast.root, "notes", FIELDS)
+    make_record(cast.charlie, "notes", title="theirs")
+    make_record(cast.alice, "notes", title="the first", body="with words")
+    before = check_index(app)
+    line = f"{'search':11} "
+    assert f"ok    {line}has the words of records" in run(app, "doctor").output
+    changes = SPOILED_ON_SQLITE if database == "sqlite" else SPOILED
+    run_as_owner(app, *changes.get(spoiled, ()))
+    if spoiled in changes:
+        assert f"fail  {line}lacks words of records of notes: " in run(app, "doctor").output
+    result = run(app, "search", "rebuild", "NOTES")
+    number = int(spoiled in ("words", "lacking"))
+    assert (result.exit_code, f"notes: {number} records had" in result.stdout) == (0, True)
+    assert f"ok    {line}" in run(app, "doctor").output
+    make_record(cast.alice, "notes", title="afterwards")
+    assert len(check_index(app)) == len(before) + 1
+    assert cast.alice.get("records/notes?search=first").json["total"] == 1
+    assert run(app, "search", "rebuild").exit_code == 0
+    make_collection(cast.root, "plain", PLAIN)
+    assert run(app, "search", "rebuild", "plain").exit_code == 1
