@@ -126,6 +126,22 @@ def test_python_client_record_restore(client: Any) -> None:
     assert restored["title"] == "one"
 
 
+def test_python_client_trash(atrium: ModuleType, client: Any, root: Caller) -> None:
+    id = root.get("collections/tasks").json["id"]
+    assert root.patch(f"collections/{id}", {"options": {"trash": {"days": 7}}}).status_code == 200
+    tasks = client.records("tasks")
+    made = tasks.create({"title": "one"})
+    tasks.delete(made["id"])
+    assert titles(tasks.list(trash=True).items) == titles([*tasks.iterate(trash=True)]) == ["one"]
+    assert tasks.restore(made["id"])["title"] == "one"
+    tasks.delete(made["id"])
+    assert tasks.restore(made["id"], values={"title": "two"})["title"] == "two"
+    tasks.delete(made["id"], permanently=True)
+    with pytest.raises(atrium.NotFound):
+        tasks.restore(made["id"])
+    assert tasks.list(trash=True).items == []
+
+
 def test_python_async_client_records(atrium: ModuleType, address: str, key: str) -> None:
     async def use() -> None:
         async with atrium.AsyncClient(address, api_key=key) as client:

@@ -83,6 +83,20 @@ test("an earlier state is restored from the history", async () => {
   assert.equal((await articles.restore(made.id, items[1].audit_id)).title, "before");
 });
 
+test("a record comes back from the trash, with other values if they are given", async () => {
+  const name = await makeCollection("kept", { options: { trash: { days: 7 } } });
+  const kept = client.records(name);
+  const { id } = await kept.create({ title: "one" });
+  await kept.delete(id);
+  assert.deepEqual((await kept.list({ trash: true })).items.map(({ title }) => title), ["one"]);
+  assert.equal((await kept.restore(id)).title, "one");
+  await kept.delete(id);
+  const values = { title: "two", tags: ["a"] };
+  assert.equal((await kept.restore(id, undefined, { values })).title, "two");
+  await kept.delete(id, { permanently: true });
+  await assert.rejects(kept.restore(id), atrium.NotFound);
+});
+
 test("problems come as errors with fields", async () => {
   const refused = await articles.create({ views: "many" }).catch((error) => error);
   assert.ok(refused instanceof atrium.ValidationError);

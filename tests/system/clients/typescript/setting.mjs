@@ -35,16 +35,16 @@ export async function alice(options = {}) {
 }
 
 /** A new collection, open to everyone who has signed in; returns its name. */
-export async function makeCollection(kind) {
-  return await makeNamed(`${kind}_${Math.random().toString(36).slice(2, 8)}`);
+export async function makeCollection(kind, more = {}) {
+  return await makeNamed(`${kind}_${Math.random().toString(36).slice(2, 8)}`, more);
 }
 
 /** A new collection of this name. */
-export async function makeNamed(name) {
+export async function makeNamed(name, more = {}) {
   const root = new atrium.Client({ baseUrl });
   await root.signIn(ROOT);
   const schema = [...FIELDS, { name: "parent", type: "reference", collection: name }];
-  await root.api.POST("/api/v1/collections", { body: { name, schema, ...OPEN } });
+  await root.api.POST("/api/v1/collections", { body: { name, schema, ...OPEN, ...more } });
   await root.signOut();
   return name;
 }
