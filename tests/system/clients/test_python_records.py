@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import Caller
+from tests.builders import Caller, make_collection
 from tests.system.clients.running import run_async
 
 pytestmark = pytest.mark.usefixtures("tasks")
@@ -31,6 +31,22 @@ def test_python_client_record_create_read_update_delete(atrium: ModuleType, clie
         tasks.get(made["id"])
     assert (error.value.status, error.value.code) == (404, "not_found")
     assert error.value.request_id
+
+
+def test_python_client_keeps_decimals_lists_and_numbers(root: Caller, client: Any) -> None:
+    amount = {"name": "amount", "type": "decimal", "options": {"precision": 38, "scale": 4}}
+    number = {"name": "number", "type": "sequence", "options": {"prefix": "R-", "digits": 3}}
+    make_collection(root, "receipts", [amount, number, {"name": "words", "type": "text_list"}])
+    receipts = client.records("receipts")
+    made = receipts.create(
+        {"amount": "1234567890123456789012345678901234.5678", "words": ["b", "a"]}
+    )
+    assert made["amount"] == "1234567890123456789012345678901234.5678"
+    assert (made["number"], made["words"]) == ("R-001", ["b", "a"])
+    assert receipts.replace(made["id"], {**made}) == made
+    changed = receipts.update(made["id"], {"words": {"$add": ["c"], "$remove": ["b"]}})
+    assert (changed["words"], changed["amount"]) == (["a", "c"], made["amount"])
+    assert [one["number"] for one in receipts.iterate(filter="amount > 0")] == ["R-001"]
 
 
 def test_python_client_if_match_of_changed_record_raises(atrium: ModuleType, client: Any) -> None:
