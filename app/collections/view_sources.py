@@ -21,7 +21,7 @@ from app.collections import aggregates
 from app.collections.columns import TableColumns
 from app.collections.definitions import Definition, ViewColumn, ViewDefinition
 from app.collections.fields import Exact, Field, Number, TextField
-from app.db.types import Id
+from app.db.types import Id, Text, UtcDateTime
 from app.db.versioned_cache import Stale, VersionCheck
 from app.rules import sql
 from app.rules.elements import CodePoints
@@ -51,22 +51,39 @@ def _postgres_group_id(element: GroupId, compiler: SQLCompiler, **options: objec
     return f"md5(jsonb_build_array({values})::text)::uuid::text"
 
 
-class Trimmed(FunctionElement[Any]):
-    """A number in one form: PostgreSQL takes 1 and 1.0 for equal, and prints them apart."""
+class Canonical(FunctionElement[str]):
+    """A value as a text that is the same on both databases, so that ids of groups are, too."""
 
-    type = Number()
+    type = Text
     inherit_cache = True
-    name = "atrium_trimmed"
+    name = "atrium_canonical"
 
 
-@compiles(Trimmed)
-def _trimmed(element: Trimmed, compiler: SQLCompiler, **options: object) -> str:
-    return str(compiler.process(element.clauses, **options))
+@compiles(Canonical)
+def _canonical(element: Canonical, compiler: SQLCompiler, **options: object) -> str:
+    [value] = element.clauses
+    text = compiler.process(value, **options)
+    if isinstance(value.type, (Exact, Number)):
+        function = "decimal_plain" if isinstance(value.type, Exact) else "plain"
+        return f"atrium_{function}({text})"
+    return f"CAST({text} AS TEXT)"
 
 
-@compiles(Trimmed, "postgresql")
-def _postgres_trimmed(element: Trimmed, compiler: SQLCompiler, **options: object) -> str:
-    return f"trim_scale({compiler.process(element.clauses, **options)})"
+@compiles(Canonical, "postgresql")
+def _postgres_canonical(element: Canonical, compiler: SQLCompiler, **options: object) -> str:
+    [value] = element.clauses
+    text = compiler.process(value, **options)
+    match value.type:
+        case Exact() | Number():
+            text = f"trim_scale({text})"
+        case sa.Boolean():
+            text = f"({text})::int"
+        case sa.Date():
+            return f"to_char({text}, 'YYYY-MM-DD')"
+        case UtcDateTime():
+            form = """'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""
+            return f"to_char({text} AT TIME ZONE 'UTC', {form})"
+    return f"({text})::text"
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +193,7 @@ class _Source:
         if view.is_grouped:
             keys = [self._value(one) for one in view.read_columns if one.function is None]
             account = base.table.c.account_id
-            numbers = (Number, Exact)
-            plain = [Trimmed(key) if isinstance(key.type, numbers) else key for key in keys]
-            own = [GroupId(*plain).label("id"), account]
+            own = [GroupId(*map(Canonical, keys)).label("id"), account]
             query = sa.select(*own, *users, *columns).group_by(account, *users, *keys)
         else:
             query = sa.select(*(base.table.c[name] for name in view.system), *users, *columns)

@@ -125,10 +125,10 @@ def _date_add(start: str, amount: values.Number, unit: str) -> str | None:
     return program.stored(found) if found else None
 
 
-def _group_id(*keys: object) -> str:
-    """An id made of values, of which 1 and 1.0 are the same."""
-    same = [int(key) if isinstance(key, float) and key.is_integer() else key for key in keys]
-    return str(UUID(hashlib.sha256(json.dumps(same).encode()).hexdigest()[:32]))
+def _group_id(*texts: str | None) -> str:
+    """An id made of texts; as PostgreSQL makes it of `jsonb_build_array`."""
+    text = json.dumps(texts, ensure_ascii=False)
+    return str(UUID(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()))
 
 
 def _values(*leaves: object) -> str:

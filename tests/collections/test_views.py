@@ -117,6 +117,47 @@ def test_view_groups(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -
     assert [one["count"] for one in rows(bob, sort="-sum_amount")] == [1, 2, 1]
 
 
+VALUES: list[dict[str, Any]] = [
+    {},
+    {"word": 'Zoë "\\\n\t\x1f\x7f\u2028😀/', "live": True, "day": "0999-01-02"},
+    {"number": 1, "price": "1.50", "at": "2026-01-02T03:04:05.6+02:00", "live": False},
+    {"number": 1.0, "price": "1.5", "at": "2026-01-02T01:04:05.600Z", "live": False},
+    {"number": -2.5e-7, "price": "-100.000", "word": ""},
+    {"number": 1e22, "price": "0"},
+    {"number": 9007199254740993, "price": "-0.0001"},
+]
+KEYS = [
+    {"name": "word", "type": "text"},
+    {"name": "number", "type": "number"},
+    {"name": "price", "type": "decimal", "options": {"precision": 20, "scale": 4}},
+    {"name": "live", "type": "boolean"},
+    {"name": "day", "type": "date"},
+    {"name": "at", "type": "datetime"},
+    {"name": "half", "type": "computed", "return_type": "number", "expression": "number / 2"},
+    {"name": "next", "type": "computed", "return_type": "datetime"}
+    | {"expression": "date_add(at, 1, 'days')"},
+]
+
+
+@pytest.mark.both_databases
+def test_ids_of_groups_are_those_of_the_other_database(root: Caller, alice: Caller) -> None:
+    make_collection(root, "tickets", KEYS)
+    for values in VALUES:
+        make_record(alice, "tickets", **values)
+    make_view(root, group_by=[one["name"] for one in KEYS], aggregates=["count()"])
+    found = [one["id"] for one in rows(alice)]
+    assert sorted(found) == [
+        "118671a3-e288-d4b7-8b5a-06dd8b0070f7",
+        "632e3298-c1ec-35c6-a59a-d58596e1dbea",
+        "6eb0dc86-282c-4d06-8510-6e5a6a964d09",
+        "7bccf468-c10b-d487-5e57-5933b93dcfbd",
+        "e4572c26-1a8a-903a-eb1a-4c253d9836be",
+        "ef08f261-1826-7144-6e5a-2b0aba7ff5d5",
+    ]
+    for id in found:
+        assert alice.get(f"records/summary/{id}").json["id"] == id
+
+
 def test_view_is_only_read(root: Caller, alice: Caller, tickets: list[dict[str, Any]]) -> None:
     make_view(root, fields=["title"])
     id = tickets[0]["id"]
