@@ -77,7 +77,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 def rank(house: House, name: str) -> int:
     """The place in RANKS from which on a page is for somebody."""
-    role = house.app.view_functions[f"console.{name}"].page.role  # type: ignore[attr-defined]
+    view = house.app.view_functions[f"console.{name.partition('-')[0]}"]
+    role = view.page.role  # type: ignore[attr-defined]
     return {ADMIN: 1, SUPERADMIN: 2}.get(role, 0)
 
 
@@ -85,6 +86,10 @@ def pages_of(house: House, role: str) -> dict[str, str]:
     """The pages that are for a role, by name."""
     left_out = NO_PAGES | SHOWN_ONCE | SIGNED_OUT | (OF_ACME if role == "superadmin" else set())
     named = {endpoint.removeprefix("console."): path for endpoint, path in house.pages.items()}
+    for view in ("shelf", "sums"):  # which group no records, and all
+        named[f"show_records-{view}"] = named["show_records"].replace("/books", f"/{view}")
+    named["show_record-shelf"] = named["show_record"].replace("/books", "/shelf")
+    named["show_collection-view"] = named["show_view"].removesuffix("/view")
     mine = (name for name in named if rank(house, name) <= RANKS.index(role))
     return {name: named[name] for name in mine if name not in left_out}
 

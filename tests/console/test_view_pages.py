@@ -110,3 +110,37 @@ def test_page_of_a_view_says_how_it_is_slow(
     sent = inputs(superadmin.get(path).text) | {"rename_0": "topic"}
     plan = superadmin.send(path, **sent, do="plan").text
     assert re.search(r">flat<.*Fields.*title.*topic", plan, re.DOTALL)
+
+
+def test_list_of_a_grouped_view_has_bars(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "teams", [{"name": "name", "type": "text"}])
+    price = {"name": "price", "type": "decimal", "options": {"precision": 9, "scale": 2}}
+    team = {"name": "team", "type": "reference", "collection": "teams"}
+    make_collection(cast.root, "tickets", [*SCHEMA, price, team])
+    red = make_record(cast.alice, "teams", name="Red <team>")["id"]
+    for amount, value, of in ((3, "7.50", red), (1, "-2.50", None), (2, None, None)):
+        make_record(cast.alice, "tickets", amount=amount, price=value, team=of)
+    parts = {"group_by": ["team"], "aggregates": ["count()", "sum(price)", "max(title)"]}
+    read = {"type": "view", "from": "tickets", "list_rule": "true", "view_rule": "true"}
+    made = cast.root.post("collections", {"name": "by_team", **read, **parts})
+    assert made.status_code == 201, made.json
+    browser = Browser(app, cast.alice)
+    page = browser.get(f"records/{cast.alice.account_id}/by_team?sort=count").text
+    charts = re.findall(r'<figure class="chart groups">.*?</figure>', page, re.DOTALL)
+    assert [re.findall("<strong>(.*?)<", one) for one in charts] == [
+        ["count by team"],
+        ["sum_price by team"],
+    ]
+    bar = r'title="(.*?)".*?<rect(.*?) x="(.*?)".*?width="(.*?)".*?text-end">(.*?)<'
+    assert re.findall(bar, charts[0], re.DOTALL) == [
+        ("Red &lt;team&gt;", "", "0.0", "50.0", "1"),
+        ("none", "", "0.0", "100.0", "2"),
+    ]
+    assert re.findall(bar, charts[1], re.DOTALL) == [
+        ("Red &lt;team&gt;", "", "25.0", "75.0", "7.50"),
+        ("none", ' class="failed"', "0.0", "25.0", "-2.50"),
+    ]
+    assert "chart groups" not in browser.get(f"records/{cast.alice.account_id}/tickets").text
+    few = browser.get(f"records/{cast.alice.account_id}/by_team?column=count").text
+    assert "count by team" in few
+    assert "sum_price by team" not in few

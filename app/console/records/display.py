@@ -6,7 +6,7 @@ Which columns, in which order, and how wide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,14 +18,15 @@ from app.accounts import directory
 from app.auth.principal import rule_caller
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.definitions import PERSONS
+from app.collections.definitions import PERSONS, ViewDefinition
 from app.collections.fields import Field
 from app.collections.fields.face import Face
 from app.collections.people import People
 from app.console.shell import forms
 from app.console.shell.lists import Listing
+from app.rules import Type
 from app.types import JSONMapping
-from app.web.languages import lazy_gettext
+from app.web.languages import gettext, lazy_gettext
 
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
@@ -34,7 +35,10 @@ MAX_CACHED = 256  # what follows from an access alone, which lasts for a caller
 # In characters: the default columns fit beside the name.
 TABLE_ROOM, NAME_WIDTH, COLUMN_GAP = 150, 24, 3
 MIN_PIXELS, MAX_PIXELS = 64, 1200  # of the width that a user gives a column
+WIDTHS = {"min_width": MIN_PIXELS, "max_width": MAX_PIXELS}
 PIXELS_PER_CHARACTER = 8  # about
+MAX_CHARTS, MAX_BARS = 3, 20  # of a grouped view
+Labels = dict[str, tuple[str, dict[str, str]]]
 LAST_CHOICES = ("id", "account_id", "created_by", "updated_by")  # of the fields to choose from
 
 
@@ -201,3 +205,71 @@ def _sort_key(access: Access, name: str) -> str:
     view = accesses.if_open(access.caller, target, "view") if target else None
     named_by = name_field(view) if view else None
     return f"{name}.{named_by}" if named_by else name
+
+
+@dataclass(frozen=True)
+class GroupBar:
+    """A row of a grouped view: what it stands for, a value, and its bar in percent."""
+
+    label: str
+    value: str
+    x: float
+    width: float
+    is_negative: bool
+
+
+@dataclass(frozen=True)
+class GroupChart:
+    """A bar for each row of a grouped view."""
+
+    title: str
+    bars: Sequence[GroupBar]
+
+
+def group_charts(
+    view: ViewDefinition, rows: Sequence[JSONMapping], labels: Labels, shown: Sequence[str]
+) -> list[GroupChart]:
+    """The charts of the first shown aggregates that are numbers, of the first rows of a list."""
+    keys = [one.name for one in view.read_columns if one.function is None]
+    if not keys or len(rows) < 2:
+        return []
+    names = [_group_label(row, keys, labels) for row in rows[:MAX_BARS]]
+    numbers = [
+        one.name
+        for one in view.read_columns
+        if one.function and one.name in shown and _is_number(view.declared[one.name])
+    ]
+    return [
+        GroupChart(
+            gettext("%(value)s by %(fields)s", value=name, fields=", ".join(keys)),
+            _bars(names, [row[name] for row in rows[:MAX_BARS]]),
+        )
+        for name in numbers[:MAX_CHARTS]
+    ]
+
+
+def _is_number(field: Field) -> bool:
+    return field.like.rule_type in (Type.NUMBER, Type.DECIMAL)
+
+
+def _group_label(row: JSONMapping, keys: Iterable[str], labels: Labels) -> str:
+    values = ((labels.get(key, ("", {}))[1].get(row[key], row[key])) for key in keys)
+    texts = [str(format_value(one)) or gettext("none") for one in values]
+    return shorten(", ".join(texts))
+
+
+def _bars(names: Sequence[str], values: Sequence[object]) -> list[GroupBar]:
+    """Bars from zero, whose longest ones fill the room; values that are null have none."""
+    numbers = [0.0 if one is None else float(str(one)) for one in values]
+    lowest, highest = min(0.0, *numbers), max(0.0, *numbers)
+    room = (highest - lowest) or 1.0
+    return [
+        GroupBar(
+            name,
+            format_value(value) or gettext("none"),
+            x=round((min(number, 0.0) - lowest) / room * 100, 2),
+            width=round(abs(number) / room * 100, 2),
+            is_negative=number < 0,
+        )
+        for name, value, number in zip(names, values, numbers, strict=True)
+    ]

@@ -24,7 +24,7 @@ from app import db
 from app.accounts import tenants
 from app.collections import definitions, totals
 from app.collections.access import Access
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.collections.fields import entries
 from app.console.records import (
     display,
@@ -35,7 +35,7 @@ from app.console.records import (
     saved_views,
     writers,
 )
-from app.console.records.display import format_value, label, label_fields
+from app.console.records.display import Labels, format_value, label, label_fields
 from app.console.records.filters import FilterForm
 from app.console.records.record_form import RecordForm, RowEdit
 from app.console.records.saved_views import SavedView
@@ -62,7 +62,6 @@ ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 DEFAULT_SORT = "-created_at"
 SELECTS_PER_UNION = 100  # collections per statement
-Labels = dict[str, tuple[str, dict[str, str]]]
 ALL: UrlArgs = {"view": "all"}  # the list without the default view
 MAX_BACK_LENGTH = 2_000  # characters; longer ones are not kept
 MAX_PARAMETERS = 200
@@ -164,6 +163,8 @@ def render_list(
     shown: TemplateContext = {"page_args": scope.url_args}
     if access is not None:
         shown = _shown(scope, access, form, views, edit)
+        if scope.collection.view:
+            shown |= _charts(scope, access, shown)
     operations = scope.allowed_operations(scope.collection)
     deleted = request.args.get(DELETED, "") if "create" in operations else ""
     page, status = form.render(
@@ -215,8 +216,7 @@ def _shown(
         "columns": [display.column(access, listing, name, sort) for name in names],
         "sort": sort,
         "widths": listing.filters.get("width", ()),
-        "min_width": display.MIN_PIXELS,
-        "max_width": display.MAX_PIXELS,
+        **display.WIDTHS,
         "choosable": display.choosable_columns(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "filter_fields": filters.offered_fields(access),
@@ -240,6 +240,15 @@ def _shown(
         "edit_url": listing.page_url(number, edit=""),  # the record's id follows
         "close_url": listing.page_url(number, **({} if listing.filters else ALL)),
     }
+
+
+def _charts(scope: CollectionScope, access: Access, shown: TemplateContext) -> TemplateContext:
+    view, rows = scope.collection, shown["listing"].items
+    if not (isinstance(view, ViewDefinition) and view.is_grouped):
+        return {}
+    labels = labels_in_rows(scope, access, rows, view.default_sort)
+    names = [one.name for one in shown["columns"]]
+    return {"charts": display.group_charts(view, rows, labels, names)}
 
 
 def labels_in_rows(

@@ -12,7 +12,7 @@ from app.audit.append import DELETE
 from app.collections import back_references
 from app.collections.access import Access
 from app.console.records import file_previews, filters, listing, record_form, references, writers
-from app.console.records.display import format_value, label, label_fields
+from app.console.records.display import Labels, format_value, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.records.references import Hits
@@ -348,7 +348,7 @@ def _compared(change: JSONMapping) -> dict[str, str | Excerpt]:
     return dict(zip(SIDES, differences(*shown) or shown, strict=True))
 
 
-def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> listing.Labels:
+def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> Labels:
     """The labels of the records that the changed references pointed to."""
     access = scope.access(scope.collection, "view")
     values = [
