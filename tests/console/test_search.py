@@ -142,6 +142,7 @@ def test_words_find_old_records_of_searchable_collections(
     assert 'value="GRUSSE mee"' in page
     assert ("Grüße vom Meer" in page, "the sea" in page) == (True, False)
     assert "1 record, best matches first" in page
+    assert "<mark>Grüße</mark> vom <mark>Meer</mark>" in page
     sorted_page = admin.client.get(papers, query_string={"search": "sea", "sort": "title"}).text
     assert "1 record, sorted by title" in sorted_page
     assert "No matches." in admin.client.get(papers, query_string={"search": "nothing"}).text

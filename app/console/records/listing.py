@@ -342,6 +342,8 @@ def query(
 ) -> tuple[dict[str, list[str]], datetime | None]:
     """The parameters of the list, and since when records are scanned. Raises InvalidValues."""
     params, since = {**form.parameters(access), "sort": [sort]}, None
+    if form.values["search"].strip():
+        params["highlight"] = ["true"]
     is_view = access.definition.view is not None  # what it reads has no newest ones of its own
     is_quick = filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)
     if not (is_quick or is_view):
