@@ -107,7 +107,7 @@ def test_callers_without_a_value_have_no_default(app: Flask, cast: Cast) -> None
 
 @pytest.mark.usefixtures("orders")
 def test_superadmins_fill_defaults_by_the_account_of_the_record(cast: Cast) -> None:
-    values = {"owner": None, "mail": cast.root.email, "open": True, "kind": "a"}
+    values = {"owner": None, "mail": None, "open": True, "kind": "a"}
     acting = cast.root.acting_in(cast.alice.slug)
     for made in (
         make_record(acting, "orders"),
@@ -115,6 +115,21 @@ def test_superadmins_fill_defaults_by_the_account_of_the_record(cast: Cast) -> N
     ):
         assert made["account_id"] == cast.alice.account_id
         assert of_fields(made) == expected(made, **values)
+
+
+def test_defaults_leave_nothing_of_persons_of_other_accounts(cast: Cast) -> None:
+    schema = [{"name": "title", "type": "text"}]
+    schema += [field(name, "text", f"@request.auth.{name}") for name in ("id", "email", "role")]
+    schema = [{**one, "name": f"by_{one['name']}"} for one in schema]
+    make_collection(cast.root, schema=schema)
+    acting = cast.root.acting_in(cast.alice.slug)
+    made = make_record(acting)
+    assert (made["by_id"], made["by_email"], made["by_role"]) == (None, None, "admin")
+    answer = acting.post("records/posts/import", data="{}", content_type="application/x-ndjson")
+    assert answer.status_code == 200, answer.json
+    assert cast.root.email not in cast.alice.get("records/posts").text
+    assert make_record(cast.alice)["by_email"] == cast.alice.email
+    assert make_record(cast.root)["by_email"] == cast.root.email
 
 
 def test_required_field_is_satisfied_by_its_default(app: Flask, cast: Cast) -> None:

@@ -182,11 +182,17 @@ def clean_create(
 
 
 def _subject(access: Access, given: Body) -> Subject:
-    """The caller as a record's defaults see it, with the attributes of the record's account."""
-    by, account_id = access.caller, given["account_id"]
-    if account_id == by.account_id:
-        return access.subject
-    return principals.rule_caller(replace(by, account=principals.reload_active_account(account_id)))
+    """The caller as a record's defaults see it, with the attributes of the record's account.
+
+    Who is of another account, as a superadmin may be, leaves nothing of their person there.
+    """
+    by, account_id, subject = access.caller, given["account_id"], access.subject
+    if account_id != by.account_id:
+        account = principals.reload_active_account(account_id)
+        subject = principals.rule_caller(replace(by, account=account))
+    if subject.account_id != account_id:
+        subject = replace(subject, id=None, email=None, attributes={})
+    return subject
 
 
 def _evaluated_defaults(
@@ -201,9 +207,6 @@ def _evaluated_defaults(
             value = clock.iso(value) if field.rule_type is Type.DATETIME else value.date()
         if isinstance(value, date):
             value = value.isoformat()
-        if field.leads_to == PEOPLE and value == subject.id:
-            # A superadmin is no user of the account.
-            value = value if given["account_id"] in (None, subject.account_id) else None
         try:
             values[name] = None if value is None else field.shown(field.clean(value))
         except InvalidValue as error:
