@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -66,12 +66,17 @@ def record_collection_removed(event: events.CollectionRemoved) -> None:
 def record_trash_discarded(event: events.TrashDiscarded) -> None:
     """One entry per account with records in the trash, with their number."""
     for account_id, count in trash.numbers(event.definition.id):
-        record_purged(event.definition, account_id, count)
+        _record_purged(event.definition, account_id, {"count": count})
 
 
-def record_purged(definition: Definition, account_id: str, count: int) -> None:
-    """One entry for records that leave the trash for good."""
-    extra: dict[str, str | int] = {"collection": definition.name, "count": count}
+def record_purged(definition: Definition, account_id: str, ids: Sequence[str]) -> None:
+    """One entry for records that leave the trash for good; it names a single one."""
+    named = {"record_id": ids[0]} if len(ids) == 1 else {}
+    _record_purged(definition, account_id, {"count": len(ids), **named})
+
+
+def _record_purged(definition: Definition, account_id: str, which: Mapping[str, str | int]) -> None:
+    extra: dict[str, str | int] = {"collection": definition.name, **which}
     target = (DELETE, "trashed_records", definition.id)
     append.record(Change(account_id, target, [("id", definition.id, None)], extra))
 

@@ -38,6 +38,7 @@ from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 GROUP_HIDDEN = "You may not see what the rows of this view have in common."
+OF_OTHERS = "A filter of the trash cannot ask for what other records have."
 MASKED = "You see {} masked, so you cannot filter or sort by it."
 
 
@@ -262,6 +263,9 @@ def of_view(caller: Principal, view: ViewDefinition, operation: str) -> Access:
 def _under_rule(access: Access, rule: rules.Node) -> Access:
     depends_on_caller = rules.depends_on_caller(rule)
     condition = rules.partial_evaluate(rule, access.subject)
+    if access.definition.is_trash:  # what other records said went with the record, or after it
+        alone = rules.decided_alone(condition, access.definition.files)
+        condition = rules.partial_evaluate(alone, access.subject)
     truth = rules.truth(condition)
     if truth is False and depends_on_caller and not access.caller.signed_in:
         raise Unauthorized
@@ -360,6 +364,9 @@ def read_filter(access: Access, text: str) -> Filter:
     # A dotted name may lead to records that only some callers may view.
     if "." in text or "@" in text or len(text) > MAX_CACHED_LENGTH:
         node = rules.condition(text, filter_scope(access))
+        definition = access.definition
+        if definition.is_trash and rules.looks_elsewhere(node, definition.files):
+            raise rules.RuleError(OF_OTHERS, 0)
         if any(map(asks_for_plan, rules.walk(node))) and (
             unknown := known_names.unknown_problem(text, kinds=(PLAN, FLAG))
         ):

@@ -33,6 +33,11 @@ class Named(Protocol):
         ...
 
     @property
+    def is_trash(self) -> bool:
+        """Whether its records are deleted ones, whose lists have no entries of their own."""
+        ...
+
+    @property
     def table(self) -> Any:
         """The table that holds the records."""
         ...
@@ -232,7 +237,9 @@ class ListEntries:
         self.outer, self.path, self.node = outer, node.path, node
         links: Any = RecordLink.__table__
         self.link = links.alias()
+        self.entry: Any = self.link.c.target_id
         self.sources: list[Any] = [self.link]
+        self.of_field: list[sa.ColumnElement[bool]] = []
         self.conditions: list[sa.ColumnElement[bool]] = []
         self.target: TableColumns | None = None
         self.around: ListEntries | None = None
@@ -241,6 +248,10 @@ class ListEntries:
     def read(self, owner: TableColumns, name: str) -> None:
         """Take the entries from a list of what `owner` reads."""
         link, source = self.link, owner.source
+        if owner.definition.is_trash:
+            elements = _elements(source.c[name])
+            self.sources, self.entry = [elements], elements.c.value
+            return
         collection_id, field = owner.definition.list_key(name)
         self.of_field = [link.c.collection_id == collection_id, link.c.field == field]
         here = [link.c.account_id == source.c.account_id, link.c.record_id == source.c.id]
@@ -275,7 +286,7 @@ class ListEntries:
             return (self.around or self.outer).column(path)
         rest = path[len(self.path) :]
         if not rest:
-            found: Expression = self.link.c.target_id
+            found: Expression = self.entry
             return found
         if self.target is None:
             raise LookupError(".".join(path))
@@ -292,13 +303,28 @@ class ListEntries:
         if isinstance(condition, False_):  # it would leave no condition that joins the tables
             return condition
         link, source = self.link, self.outer.source
-        if len(self.path) == 1 and _is_found_by_id(self.node) and db.has_one_writer():
+        if (
+            self.of_field
+            and len(self.path) == 1
+            and _is_found_by_id(self.node)
+            and db.has_one_writer()
+        ):
             # By the index of the target: SQLite would look at the entries of each record.
             key = sa.tuple_(source.c.account_id, source.c.id)
             query = sa.select(link.c.account_id, link.c.record_id).where(*self.of_field, condition)
             return key.in_(query)
-        query = sa.select(sa.literal(1)).where(*self.conditions, condition)
+        query = sa.select(sa.literal(1)).select_from(self.sources[0])
+        query = query.where(*self.conditions, condition)
         return query.correlate_except(*self.sources).exists()
+
+
+def _elements(column: Any) -> Any:
+    """The entries of a list, of its JSON."""
+    if db.has_one_writer():
+        listed = sa.func.json_each(column)
+    else:
+        listed = sa.func.json_array_elements_text(sa.cast(column, sa.JSON))
+    return listed.table_valued(sa.column("value", Text))
 
 
 def _is_found_by_id(node: Some) -> bool:

@@ -113,6 +113,8 @@ class Definition:
     """Whether changes of its records are events of the instance."""
     view: JSONMapping | None = None
     """What a view reads, and how; None for collections of records."""
+    is_trash: ClassVar[bool] = False
+    """Whether its records are deleted ones, whose lists have no entries of their own."""
     default_sort: ClassVar[Any] = DEFAULT_SORT
     """The order of lists that ask for none."""
     indexing: JSONMapping | None = None

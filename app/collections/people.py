@@ -41,6 +41,7 @@ class People:
 
     def __init__(self) -> None:
         self.id = "people"
+        self.is_trash = False
         self.columns: JSONMapping = FIELDS
         self.computed: Mapping[str, Node] = {}
         self.files = {ATTRIBUTES: UserAttributes()}

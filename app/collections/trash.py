@@ -45,6 +45,7 @@ FROM_ROW = ("account_id", "id", *OWN)
 class Trash(Definition):
     """A collection as far as it is in the trash, with `deleted_at` and `deleted_by`."""
 
+    is_trash: ClassVar[bool] = True
     live: Definition = dataclasses.field(kw_only=True)
     """The definition of those that are not."""
     default_sort: ClassVar[Any] = ("-deleted_at",)

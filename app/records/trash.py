@@ -1,14 +1,16 @@
 """Deleted records of collections with `options.trash`: lists, restoring, deleting for good.
 
 Whoever may delete a record sees it in the trash, if the list rule admits it, brings it back, and
-deletes it for good: it is judged as it was. A record that comes back is as it was, but for
+deletes it for good: it is judged as it was, and what rules ask of other records counts for nothing,
+as these may be gone (`rules.decided_alone`). A record that comes back is as it was, but for
 `updated_at` and `updated_by`. It has to fit what the collection is by now: its schema, unique
-keys, references. A reference that needs no value loses a target that is gone.
+keys, references. One that neither needs a value nor is named by a rule loses a target that is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +37,7 @@ from app.records import service
 from app.records.history import audit_view
 from app.records.read import views
 from app.records.read.views import RecordView
-from app.records.store import reads, writes
+from app.records.store import Row, reads, writes
 from app.records.store import trash as stored
 from app.records.write import changes, values
 from app.records.write.changes import Change
@@ -46,6 +48,9 @@ from app.web.preconditions import ANY_VERSION, Preconditions
 PIECE = 500
 ACTOR = Actor("trash", "trash", "trash")
 NOT_THERE = "This record is not in the trash."
+UNFIT = "A field that you may not see keeps this record from coming back."
+LOST = "_lost"
+READING = ("view", "list")
 TARGET_AWAY = "What this refers to in {} is gone, or in the trash: restore that first."
 NO_TRASH = "This collection has no trash."
 
@@ -66,26 +71,35 @@ def restore(
     with service.transaction(collection, by) as definition:
         row, problems = _locked(definition, record_id, by, conditions), Problems()
         changes.check_quotas(by, 1)
+        seen, trash = _readable(definition, by).union(given), trashes.of(definition)
         change = _change(definition, row, given, problems, by) if given else None
         now = {"updated_at": clock.now(), "updated_by": by.user_id}
         changed = {**row, **change.values[0]} if change else row
-        new = {**_fitting(definition, changed, given, problems), **now}
+        sent = change.values[0].keys() if change else ()
+        fitting, lost = _fitting(definition, changed, sent, seen, problems)
+        new = {**fitting, **now}
         if clashes := reads.find_conflicts(definition, [new]):
-            if change and not changes.is_allowed(change.access, _judged(new, row), change.sent[0]):
+            judged = _judged(new, row)
+            if change and not changes.is_allowed(change.access, judged, change.sent[0]):
                 raise change.access.refusal()  # who may not have the value does not learn of it
-            details = changes.not_unique(clashes[0])
-            message = details[0]["message"]
-            raise Conflict(message, field=details[0]["field"], details=details)
+            told = [names for names in clashes[0] if seen.issuperset(names)]
+            raise _conflict(changes.not_unique(told), hides=len(told) < len(clashes[0]))
         try:
             record = writes.insert(definition, [new])[0]
             links.follow(definition, (), [new])
         except IntegrityError as error:  # taken, or a target gone, a moment ago
             raise versioned_cache.Stale from error
-        if change and not views.rule_matches(change.access, [_judged(record, row)], change.sent)[0]:
+        judged = _judged(record, row)
+        if change and not views.rule_matches(change.access, [judged], change.sent)[0]:
             raise change.access.refusal()
+        if not _sees(trash, row, by) and _sees(definition, record, by):
+            raise NotFound(NOT_THERE)  # it would open what was hidden from the caller
         stored.forget(definition, [record])
         changes.announce(definition, "create", record, None, by, is_restored=True)
-        return views.render_written(definition, [record], by)[0]
+        view = views.render_written(definition, [record], by)[0]
+        if shown := [name for name in lost if name in seen]:
+            view[LOST] = shown
+        return view
 
 
 def delete(
@@ -144,11 +158,23 @@ def _locked(
         raise NotFound(NOT_THERE)
     row = _decoded(trash, found)
     if not views.rule_matches(deleting, [row])[0]:
-        viewing = views.view_access(trash, by)
-        is_visible = viewing is not None and views.rule_matches(viewing, [row])[0]
-        raise deleting.refusal() if is_visible else NotFound(NOT_THERE)
-    changes.check_etag(accesses.for_operation(by, definition, "delete"), row, conditions)
+        raise deleting.refusal() if _sees(trash, row, by, "view") else NotFound(NOT_THERE)
+    if conditions:
+        viewing = views.view_access(definition, by) if _sees(trash, row, by, "view") else None
+        conditions.check(views.render_full(row, viewing).etag)
     return row
+
+
+def _sees(definition: Definition, row: Row, by: Principal, *operations: str) -> bool:
+    """Whether the caller may view or list a record."""
+    found = (accesses.if_open(by, definition, one) for one in operations or READING)
+    return any(one is not None and views.rule_matches(one, [row])[0] for one in found)
+
+
+def _readable(definition: Definition, by: Principal) -> frozenset[str]:
+    """The fields that the caller may see, in one way or another."""
+    found = (accesses.if_open(by, definition, one) for one in READING)
+    return frozenset(name for one in found if one is not None for name in one.readable)
 
 
 def _decoded(definition: Definition, found: Any) -> JSONObject:
@@ -169,11 +195,16 @@ def _default(field: Field) -> str | None:
 def _change(
     definition: Definition, row: JSONObject, given: Body, problems: Problems, by: Principal
 ) -> Change:
-    """An update of a record in the trash, validated. Raises NotFound, Forbidden."""
+    """An update of a record in the trash, validated, under the rule as it is judged there.
+
+    Raises NotFound, Forbidden.
+    """
     access = accesses.for_operation(by, definition, "update")
+    judging = accesses.for_operation(by, trashes.of(definition), "update")
     bodies = values.with_list_changes(access, [row], [given])
-    changes.check_rule(access, [row], values.rule_inputs(access, bodies), problems)
-    return changes.prepare_update(access, [row], [given], problems, in_trash=True)
+    changes.check_rule(judging, [row], values.rule_inputs(access, bodies), problems)
+    change = changes.prepare_update(access, [row], [given], problems, in_trash=True)
+    return replace(change, access=judging)
 
 
 def _judged(new: JSONMapping, row: JSONMapping) -> JSONObject:
@@ -181,18 +212,26 @@ def _judged(new: JSONMapping, row: JSONMapping) -> JSONObject:
 
 
 def _fitting(
-    definition: Definition, row: JSONMapping, given: Body, problems: Problems
-) -> JSONObject:
-    """The values to insert. Raises InvalidValues, and Conflict for a target that is needed.
+    definition: Definition,
+    row: JSONMapping,
+    changed: Iterable[str],
+    seen: frozenset[str],
+    problems: Problems,
+) -> tuple[JSONObject, Sequence[str]]:
+    """The values to insert, and the references that lose a target.
 
-    Problems of given values are known already.
+    Raises InvalidValues, and Conflict for a target that is needed: also by a rule, which without
+    it may open the record. What is changed was checked with its change.
     """
     names = (*(name for name in views.SYSTEM_COLUMNS), *definition.fields)
-    new, found, lost = {name: row[name] for name in names}, list[JSONObject](), list[str]()
+    new, found = {name: row[name] for name in names}, list[JSONObject]()
+    needed, lost = list[str](), list[str]()
+    known = {*changed, *(one["field"] for one in problems.collected.first())}
+    ruled = _ruled(definition)
     for name, field in definition.fields.items():
         if new[name] is None:
             new[name] = field.column_default if field.required else None
-        elif name not in given and not isinstance(field, FileField):
+        elif name not in known and not isinstance(field, FileField):
             try:
                 field.clean(_as_sent(field, new[name]))
             except InvalidValue as error:
@@ -200,22 +239,41 @@ def _fitting(
         if (target := definition.references.get(name)) and new[name] is not None:
             ids = entries(field, new[name])
             there = values.existing(target, row["account_id"], {*ids})
+            if definition.target(name) is definition:
+                there.add(row["id"])
             left = [id for id in ids if id in there]
             if len(left) < len(ids):
                 new[name] = left if field.multiple else None
-            if ids and not left and field.required:
-                lost.append(name)
-        elif new[name] is None and field.required and name not in given:
+                is_needed = name in ruled or (field.required and not left)
+                (needed if is_needed else lost).append(name)
+        elif new[name] is None and field.required and name not in known:
             found.append(problem(name, "required_missing", "This field is required."))
-    problems.add(0, found)
+    told = [one for one in found if one["field"] in seen]
+    hidden = [problem(None, "field_denied", UNFIT)] if len(told) < len(found) else []
+    problems.add(0, [*told, *hidden])
     problems.check()
-    if lost:
+    if needed:
         details = [
             problem(one, "invalid_reference", TARGET_AWAY.format(definition.references[one]))
-            for one in lost
+            for one in needed
+            if one in seen
         ]
-        raise Conflict(details[0]["message"], field=lost[0], details=details)
-    return new
+        raise _conflict(details, hides=len(details) < len(needed))
+    return new, lost
+
+
+def _conflict(details: Sequence[JSONObject], *, hides: bool) -> Conflict:
+    """The conflict of a record that comes back; of fields that the caller may not see, no names."""
+    all_ = [*details, problem(None, "field_denied", UNFIT)] if hides else details
+    return Conflict(all_[0]["message"], field=all_[0]["field"], details=all_)
+
+
+def _ruled(definition: Definition) -> frozenset[str]:
+    """The fields that rules of the records read, also by way of computed ones."""
+    rules_ = (definition.conditions[one] for one in rules.OPERATIONS if one != "create")
+    parts = [part for rule in rules_ if rule is not None for part in rules.walk(rule)]
+    names = {part.path[0] for part in parts if isinstance(part, rules.Name | rules.Old)}
+    return frozenset(names.union(*map(definition.inputs, names)))
 
 
 def _as_sent(field: Field, value: Any) -> object:
@@ -227,7 +285,7 @@ def _as_sent(field: Field, value: Any) -> object:
 def _forget(definition: Definition, account_id: str, ids: Sequence[str]) -> None:
     rows = [{"account_id": account_id, "id": id} for id in ids]
     stored.forget(definition, rows)
-    audit.record_purged(definition, account_id, len(ids))
+    audit.record_purged(definition, account_id, ids)
 
 
 @jobs.periodic(3600, "trash.purge")

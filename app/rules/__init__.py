@@ -85,6 +85,7 @@ from app.rules.nodes import (
     Type,
     fixed_fields,
     goes_through_list,
+    looks_elsewhere,
     names_old,
     required_fields,
     subqueries,
@@ -92,7 +93,13 @@ from app.rules.nodes import (
     walk,
 )
 from app.rules.parser import parse
-from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
+from app.rules.partial_eval import (
+    decided_alone,
+    depends_on_caller,
+    depends_on_time,
+    partial_evaluate,
+    truth,
+)
 from app.rules.values import composed, items, spellings
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
@@ -122,6 +129,7 @@ __all__ = [
     "UnfitText",
     "composed",
     "condition",
+    "decided_alone",
     "deciding",
     "depends_on_caller",
     "depends_on_time",
@@ -131,6 +139,7 @@ __all__ = [
     "goes_through_list",
     "holds",
     "items",
+    "looks_elsewhere",
     "names_old",
     "parse",
     "partial_evaluate",

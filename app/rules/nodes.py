@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 
 class Type(Enum):
@@ -314,6 +314,27 @@ def asks_for_plan(part: Node) -> bool:
     if isinstance(part, Call):
         return part.name == "@flag"
     return isinstance(part, Caller) and part.attribute == PLAN
+
+
+def looks_elsewhere(node: Node, own: Collection[str]) -> bool:
+    """Whether an expression asks, of the record that is judged, for what other records have.
+
+    Dotted names of the `own` fields are of the record itself. An `@any` does that does not name it.
+    """
+    for part in walk(node):
+        if isinstance(part, Name | Old) and len(part.path) > 1 and part.path[0] not in own:
+            return True
+        if _is_own_list(part) and (part.follows or len(part.path) > 1):
+            return True
+        if isinstance(part, Subquery) and any(
+            isinstance(one, Name | Old) or _is_own_list(one) for one in walk(part.condition)
+        ):
+            return True
+    return False
+
+
+def _is_own_list(node: Node) -> TypeGuard[Some]:
+    return isinstance(node, Some) and node.depth == 0
 
 
 def names_old(node: Node) -> bool:

@@ -6,6 +6,7 @@ parameters, so that one compiled expression serves many callers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from app.rules.evaluate import UNKNOWN, Subject, answer_call, treats_anonymous_as_empty
@@ -25,6 +26,7 @@ from app.rules.nodes import (
     Some,
     Subquery,
     Type,
+    looks_elsewhere,
     map_children,
     walk,
 )
@@ -37,6 +39,16 @@ def partial_evaluate(node: Node, subject: Subject) -> Node:
     node = map_children(node, lambda part: partial_evaluate(part, subject))
     answer = _answer(node, subject)
     return node if answer is None else _boolean_literal(node, answer)
+
+
+def decided_alone(node: Node, own: Collection[str]) -> Node:
+    """A condition that holds where the record alone makes another one hold.
+
+    What that asks of other records (`looks_elsewhere`) counts for nothing, whichever way it goes.
+    """
+    if isinstance(node, Junction):
+        return replace(node, parts=tuple(decided_alone(part, own) for part in node.parts))
+    return _boolean_literal(node, False) if looks_elsewhere(node, own) else node
 
 
 def truth(node: Node) -> bool | None:

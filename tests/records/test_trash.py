@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 import sqlalchemy as sa
 from flask import Flask
@@ -781,3 +782,233 @@ def test_old_records_are_purged_in_pieces(app: Flask, root: Caller, alice: Calle
     numbers = [one["extra_metadata"]["count"] for one in entries]
     assert sorted(numbers) == [1, trash.PIECE, trash.PIECE]
     assert in_trash(alice, "posts") == []
+
+
+LISTS = [
+    {"name": "title", "type": "text"},
+    {"name": "words", "type": "text_list"},
+    {"name": "hidden_from", "type": "user", "multiple": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sees"),
+    [
+        ("!@contains(hidden_from, @request.auth.id)", False),
+        ("hidden_from != @request.auth.id", False),
+        ("@contains(hidden_from, @request.auth.id)", True),
+        ('!@contains(words, "locked")', False),
+        ('words = "locked" && !(words = "other")', True),
+        ("@contains(hidden_from, created_by)", False),
+    ],
+)
+def test_lists_are_judged_as_they_were(
+    root: Caller, alice: Caller, bob: Caller, rule: str, sees: bool
+) -> None:
+    rules = dict.fromkeys(("list_rule", "view_rule", "delete_rule"), rule)
+    make_collection(root, "posts", LISTS, **TRASH, **rules)
+    record = make_record(alice, title="a", words=["locked"], hidden_from=[bob.id])
+    empty = make_record(alice)
+    assert [one["id"] for one in bob.get("records/posts").json["items"]].count(record["id"]) == sees
+    for one in (record, empty):
+        assert root.acting_in("acme").delete(f"records/posts/{one['id']}").status_code == 204
+    assert [one["id"] for one in in_trash(bob, "posts")].count(record["id"]) == sees
+    assert ("locked" in bob.get(f"users/{bob.id}/export").text) is sees
+    path = f"records/posts/{record['id']}"
+    assert bob.delete(f"{path}?permanently=true").status_code == (204 if sees else 404)
+
+
+def test_filters_of_the_trash_find_entries_of_lists(root: Caller, alice: Caller) -> None:
+    make_collection(root, "teams", **TRASH)
+    members = {**reference("teams", "teams", "set_null"), "multiple": True}
+    make_collection(root, "posts", [*LISTS, members, reference("team", "teams")], **TRASH)
+    team = make_record(alice, "teams", title="a")
+    record = make_record(alice, words=["a", "b"], teams=[team["id"]], team=team["id"])
+    put_away(alice, "posts", record)
+    put_away(alice, "posts", make_record(alice, words=["c"]))
+    for found in ('@contains(words, "a")', 'words = "b"', f'teams = "{team["id"]}"'):
+        assert [one["id"] for one in in_trash(alice, "posts", filter=found)] == [record["id"]]
+    assert in_trash(alice, "posts", filter='@contains(words, "d")') == []
+    assert len(in_trash(alice, "posts", filter='words != "a"')) == 2
+    for refused in (
+        'team.title = "a"',
+        'teams.title = "a"',
+        "@any(teams, id = @record.team)",
+        "@count(teams, id = @record.team) = 0",
+    ):
+        query = {"trash": "true", "filter": refused}
+        answer = alice.get("records/posts", query_string=query)
+        assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "filter_invalid")
+        assert "trash" in answer.json["details"][0]["message"]
+
+
+ASKING = [
+    'project.level != "secret"',
+    '!(projects.level = "secret")',
+    "!@any(blocks, doc = @record.id && who = @request.auth.id)",
+    "@count(blocks, doc = @record.id) = 0",
+]
+
+
+@pytest.mark.parametrize("asks", ASKING)
+@pytest.mark.parametrize("on_delete", ["cascade", "set_null"])
+def test_what_rules_ask_of_other_records_opens_nothing(
+    root: Caller, alice: Caller, bob: Caller, asks: str, on_delete: str
+) -> None:
+    make_collection(root, "projects", [{"name": "level", "type": "text"}])
+    fields = [
+        {"name": "title", "type": "text"},
+        reference("project", "projects", on_delete),
+        {**reference("projects", "projects", "set_null"), "multiple": True},
+    ]
+    made = make_collection(root, "docs", fields, **TRASH)
+    people = {"name": "who", "type": "user"}
+    make_collection(root, "blocks", [people, reference("doc", "docs", "cascade")])
+    rule = f'{asks} || @request.auth.role = "admin" || title = "open"'
+    opened = dict.fromkeys(("list_rule", "view_rule"), rule)
+    assert root.put(f"collections/{made['id']}/rules", opened).status_code == 200
+    project = make_record(alice, "projects", level="secret")
+    to = {"project": project["id"], "projects": [project["id"]]}
+    record, open_ = make_record(alice, "docs", **to), make_record(alice, "docs", title="open")
+    make_record(alice, "blocks", doc=record["id"], who=bob.id)
+    assert [one["id"] for one in bob.get("records/docs").json["items"]] == [open_["id"]]
+    for one in (record, open_):
+        put_away(alice, "docs", one)
+    assert alice.delete(f"records/projects/{project['id']}").status_code == 204
+
+    assert [one["id"] for one in in_trash(bob, "docs")] == [open_["id"]]
+    assert {one["id"] for one in in_trash(alice, "docs")} == {record["id"], open_["id"]}
+    etag = {"If-Match": '"x"'}
+    path = f"records/docs/{record['id']}"
+    assert bob.post(f"{path}/restore", {}, headers=etag).status_code == 412
+    asks_for_project = "project" in asks
+    answers = [restored(one, "docs", record) for one in (bob, alice)]
+    if asks_for_project:  # it would come back without, open to all
+        assert [one.status_code for one in answers] == [409, 409]
+        name = "project" if "project." in asks else "projects"
+        assert answers[0].json["details"][0]["field"] == name
+        cleared = {"project": None, "projects": []}
+        answer = alice.post(f"{path}/restore", {"values": cleared})
+        assert answer.status_code == 200, answer.json
+    else:
+        assert [one.status_code for one in answers] == [404, 200]
+    assert restored(bob, "docs", open_).status_code == 200
+
+
+@pytest.mark.parametrize("asks", ASKING)
+def test_deleting_rules_that_ask_others_close_the_trash(
+    root: Caller, alice: Caller, bob: Caller, asks: str
+) -> None:
+    make_collection(root, "projects", [{"name": "level", "type": "text"}])
+    many = {**reference("projects", "projects", "set_null"), "multiple": True}
+    fields = [reference("project", "projects", "set_null"), many]
+    made = make_collection(root, "docs", fields, **TRASH)
+    people = {"name": "who", "type": "user"}
+    make_collection(root, "blocks", [people, reference("doc", "docs", "cascade")])
+    path = f"collections/{made['id']}/rules"
+    rule = f'{asks} || @request.auth.role = "admin"'
+    assert root.put(path, {"delete_rule": rule, "update_rule": rule}).status_code == 200
+    record = make_record(alice, "docs")
+    put_away(bob, "docs", record)
+    assert in_trash(bob, "docs") == []
+    assert restored(bob, "docs", record).status_code == 403
+    assert bob.delete(f"records/docs/{record['id']}?permanently=true").status_code == 403
+    root.put(path, {"delete_rule": "true"})
+    given = {"values": {"project": None}}
+    assert bob.post(f"records/docs/{record['id']}/restore", given).status_code == 403
+    assert alice.post(f"records/docs/{record['id']}/restore", given).status_code == 200
+
+
+def test_restore_tells_nothing_of_hidden_fields(root: Caller, alice: Caller, bob: Caller) -> None:
+    make_collection(root, "targets", **TRASH)
+    hidden = {"readable_if": '@request.auth.role = "admin"'}
+    kind = {"name": "kind", "type": "select", "options": {"choices": ["a", "b"]}}
+    fields = [
+        {"name": "title", "type": "text"},
+        {"name": "badge", "type": "text", "unique": True, **hidden},
+        reference("to", "targets", "cascade", required=True, **hidden),
+        {**kind, **hidden},
+    ]
+    made = make_collection(root, "docs", fields, **TRASH)
+    target = make_record(alice, "targets", title="t")
+    record = make_record(alice, "docs", badge="x", to=target["id"], kind="a")
+    put_away(alice, "docs", record)
+    other = make_record(alice, "docs", badge="x", to=target["id"])
+
+    def told(status: int, name: str) -> None:
+        answers = [restored(one, "docs", record) for one in (bob, alice)]
+        assert [one.status_code for one in answers] == [status, status]
+        assert answers[1].json["details"][0]["field"] == name
+        assert answers[0].json["details"] == [
+            {**answers[0].json["details"][0], "field": None, "code": "field_denied"}
+        ]
+        assert not any(word in answers[0].text for word in (f'"{name}"', "targets", "choices"))
+
+    told(409, "badge")
+    put_away(alice, "docs", other)
+    put_away(alice, "targets", target)
+    told(409, "to")
+    restored(alice, "targets", target)
+    fewer = {"name": "kind", "options": {"choices": ["b"]}}
+    assert root.patch(f"collections/{made['id']}", {"schema": [fewer]}).status_code == 200
+    told(400, "kind")
+
+
+def test_references_to_itself_come_back_and_lost_ones_are_named(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    many = {**reference("many", "nodes", "set_null"), "multiple": True}
+    hidden = {"readable_if": '@request.auth.role = "admin"'}
+    secret = reference("secret", "nodes", "cascade", **hidden)
+    make_collection(root, "nodes", [reference("up", "nodes", "cascade"), many, secret], **TRASH)
+    own = make_record(alice, "nodes")
+    values = {"up": own["id"], "many": [own["id"]], "secret": own["id"]}
+    assert alice.patch(f"records/nodes/{own['id']}", values).status_code == 200
+    put_away(alice, "nodes", own)
+    back = restored(alice, "nodes", own).json
+    assert {name: back[name] for name in values} == values
+    assert "_lost" not in back
+    child = make_record(alice, "nodes", **values)
+    put_away(alice, "nodes", child)
+    put_away(alice, "nodes", own)
+    back = restored(bob, "nodes", child)
+    assert (back.json["up"], back.json["many"], back.json["_lost"]) == (None, [], ["up", "many"])
+    live = alice.get(f"records/nodes/{child['id']}")
+    assert back.headers["ETag"] == bob.get(f"records/nodes/{child['id']}").headers["ETag"]
+    assert (live.json["secret"], "_lost" in live.json) == (None, False)
+
+
+def test_masks_sent_back_change_nothing(root: Caller, alice: Caller, bob: Caller) -> None:
+    options = {"options": {"choices": ["a", "b"]}}
+    kind = {"name": "kind", "type": "select", "pii": True, **options}
+    made = make_collection(root, "docs", [kind], **TRASH)
+    record = make_record(alice, "docs", kind="a")
+    put_away(alice, "docs", record)
+    [shown] = in_trash(bob, "docs")
+    fewer = {"name": "kind", "options": {"choices": ["b"]}}
+    assert root.patch(f"collections/{made['id']}", {"schema": [fewer]}).status_code == 200
+    answer = bob.post(f"records/docs/{record['id']}/restore", {"values": {"kind": shown["kind"]}})
+    assert answer.status_code == 400
+    assert [one["field"] for one in answer.json["details"]] == ["kind"]
+
+
+def test_what_leaves_the_trash_for_good_is_named(root: Caller, alice: Caller) -> None:
+    make_collection(root, **TRASH)
+
+    def entries() -> list[Any]:
+        answer = alice.get("account/audit-logs?table_name=trashed_records")
+        return [one["extra_metadata"] for one in answer.json["items"]]
+
+    purged, replaced = make_record(alice, title="a"), make_record(alice, title="b")
+    for one in (purged, replaced):
+        put_away(alice, "posts", one)
+    assert alice.delete(f"records/posts/{purged['id']}?permanently=true").status_code == 204
+    expected = {"collection": "posts", "count": 1, "record_id": purged["id"]}
+    assert [one.items() >= expected.items() for one in entries()] == [True]
+    sent = orjson.dumps({"id": replaced["id"], "title": "new"})
+    answer = root.acting_in("acme").post(
+        "records/posts/import?keep_ids=true", data=sent, content_type="application/x-ndjson"
+    )
+    assert answer.status_code in (200, 201), answer.json
+    assert in_trash(alice, "posts") == []
+    assert replaced["id"] in [one["record_id"] for one in entries()]

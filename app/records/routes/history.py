@@ -190,8 +190,9 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
     Without, in a collection with `options.trash`, the record comes back from there under its id, if
     the delete rule admits it. A unique value that another record has by now, or a required
-    reference whose target is gone or in the trash itself, is a 409 that names it; other references
-    lose targets that are gone. `values` change it at once, if the update rule admits that, too:
+    reference whose target is gone or in the trash itself, is a 409 that names it, and so is any
+    reference that a rule names; others lose targets that are gone, and the answer has the names of
+    these fields in `_lost`. `values` change it at once, if the update rule admits that, too:
     such as those of fields that have become required meanwhile.
     """
     conditions, by = get_preconditions(), principal()

@@ -82,6 +82,11 @@ class RecordObject(Schema):
         values=ma.fields.String(),
         **doc("If requested: by field, the part of its text that has what is searched, as HTML."),
     )
+    lost = ma.fields.List(
+        ma.fields.String(),
+        data_key="_lost",
+        **doc("After a restore from the trash: the references that lost a target that is gone."),
+    )
 
 
 class RecordBody(Schema):

@@ -33,12 +33,15 @@ def put_away(definition: Definition, rows: Iterable[Row], user_id: str | None) -
         db.connection().execute(sa.insert(TRASH), pieces[start : start + AT_ONCE])
 
 
-def forget(definition: Definition, rows: Sequence[Row]) -> None:
-    """Remove from the trash what of these records is there."""
+def forget(definition: Definition, rows: Sequence[Row]) -> Sequence[str]:
+    """Remove from the trash what of these records is there; returns its ids."""
+    removed = list[str]()
     if rows:
         own = (TRASH.c.account_id == rows[0]["account_id"], TRASH.c.collection_id == definition.id)
         these = filters.is_any_of(TRASH.c.id, [row["id"] for row in rows])
-        db.connection().execute(sa.delete(TRASH).where(*own, these))
+        removing = sa.delete(TRASH).where(*own, these).returning(TRASH.c.id)
+        removed += db.connection().scalars(removing)
+    return removed
 
 
 def lock(definition: Definition, account_id: str, record_id: str) -> Any:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from app import clock, db, events, rules
 from app.accounts.usage import quotas
 from app.accounts.usage.models import RECORDS, ROW_BYTES
+from app.audit import records as audit
 from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
@@ -318,8 +319,9 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
                 written = writes.update(definition, before, change.values)
             else:
                 written = writes.insert(definition, change.values)
-                if change.has_given_ids and definition.trash_days:
-                    trash.forget(definition, written)
+                replaces = change.has_given_ids and definition.trash_days
+                if replaces and (gone := trash.forget(definition, written)):
+                    audit.record_purged(definition, written[0]["account_id"], gone)
             if definition.lists:
                 links.follow(definition, before, change.values)
             return written
