@@ -19,6 +19,21 @@ test("a record is created, read, changed, replaced and deleted", async () => {
   await assert.rejects(articles.get(made.id), atrium.NotFound);
 });
 
+test("decimals, lists and numbers come back as they were", async () => {
+  const schema = [
+    { name: "amount", type: "decimal", options: { precision: 38, scale: 4 } },
+    { name: "number", type: "sequence", options: { prefix: "R-", digits: 3 } },
+    { name: "words", type: "text_list" },
+  ];
+  const receipts = client.records(await makeCollection("receipts", { schema }));
+  const amount = "1234567890123456789012345678901234.5678";
+  const made = await receipts.create({ title: "one", amount, words: ["b", "a"] });
+  assert.deepEqual([made.amount, made.number, made.words], [amount, "R-001", ["b", "a"]]);
+  assert.deepEqual(await receipts.replace(made.id, made), made);
+  const changed = await receipts.update(made.id, { words: { $add: ["c"], $remove: ["b"] } });
+  assert.deepEqual([changed.words, changed.amount], [["a", "c"], amount]);
+});
+
 test("a write with an old ETag is refused", async () => {
   const seen = await articles.create({ title: "seen" });
   const changed = await articles.update(seen.id, { views: 1 }, { ifMatch: etagOf(seen) });

@@ -40,10 +40,10 @@ export async function makeCollection(kind, more = {}) {
 }
 
 /** A new collection of this name. */
-export async function makeNamed(name, more = {}) {
+export async function makeNamed(name, { schema: further = [], ...more } = {}) {
   const root = new atrium.Client({ baseUrl });
   await root.signIn(ROOT);
-  const schema = [...FIELDS, { name: "parent", type: "reference", collection: name }];
+  const schema = [...FIELDS, ...further, { name: "parent", type: "reference", collection: name }];
   await root.api.POST("/api/v1/collections", { body: { name, schema, ...OPEN, ...more } });
   await root.signOut();
   return name;
