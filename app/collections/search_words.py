@@ -20,6 +20,7 @@ from app import db, jobs
 from app.collections import definitions, index_builds, search_index, table
 from app.collections.changes import Change
 from app.collections.definitions import Definition
+from app.collections.fields import Field
 from app.collections.models import Collection
 from app.context import tenancy
 from app.db import words
@@ -42,9 +43,22 @@ def added(definition: Definition, values: Sequence[Row], before: Sequence[Row] =
     result = list[Row]()
     for place, row in enumerate(values):
         whole = {**before[place], **row} if before else row
-        found = {column: words.marked(whole[name] or "") for name, column in named.items()}
+        found = {
+            column: marked(definition.fields[name], whole[name]) for name, column in named.items()
+        }
         result.append({**row, **found})
     return result
+
+
+def marked(field: Field, value: Any) -> str:
+    """The words of a value, as they are stored."""
+    return words.marked(*field.texts(value))
+
+
+def _text(definition: Definition, name: str) -> Any:
+    """What is read of a field to store its words: of a text no more than is searched."""
+    column, is_list = definition.table.c[name], definition.fields[name].is_list
+    return column if is_list else sa.func.substr(column, 1, words.LONGEST_TEXT).label(name)
 
 
 def start(row: Collection, change: Change) -> None:
@@ -116,7 +130,7 @@ def _store_next(
     columns = definition.table.c
     key = (columns.account_id, columns.id)
     lacking = sa.or_(*(columns[definition.searched[name]].is_(None) for name in names))
-    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT).label(name) for name in names]
+    texts = [_text(definition, name) for name in names]
     query = sa.select(*key, *texts).where(lacking).order_by(*key).limit(most)
     if after is not None:
         query = query.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
@@ -142,7 +156,8 @@ def _store(
     table = definition.table
     columns = [table.c[definition.searched[name]] for name in names]
     kinds = (sa.column("record", table.c.id.type), *(sa.column(c.name, c.type) for c in columns))
-    found = [(row[1], *(words.marked(text or "") for text in row[2:])) for row in rows]
+    fields = [definition.fields[name] for name in names]
+    found = [(row[1], *map(marked, fields, row[2:])) for row in rows]
     given = sa.values(*kinds).data(found).cte("given")
     own = (table.c.account_id == account_id, table.c.id == given.c.record)
     found_words = {one: given.c[one.name] for one in columns}
@@ -182,10 +197,10 @@ def check() -> Finding:
 def _is_indexed(definition: Definition) -> bool:
     columns, names = definition.table.c, definition.searched
     key, own = (columns.account_id, columns.id), [columns[name] for name in names.values()]
-    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT) for name in names]
+    texts = [_text(definition, name) for name in names]
     query = sa.select(*key, *texts, *own).order_by(*(one.desc() for one in key)).limit(CHECKED)
     rows = db.connection().execute(query).all()
-    return not _differing(rows, len(own)) and search_index.is_whole(definition.table, rows)
+    return not _differing(definition, rows) and search_index.is_whole(definition.table, rows)
 
 
 def repair(definition: Definition, progress: Callable[[int, int], None]) -> int:
@@ -217,23 +232,22 @@ def repair(definition: Definition, progress: Callable[[int, int], None]) -> int:
 
 def _repair(definition: Definition, names: Sequence[str], account_id: str, ids: list[str]) -> int:
     columns = definition.table.c
-    texts = [sa.func.substr(columns[name], 1, words.LONGEST_TEXT) for name in names]
+    texts = [_text(definition, name) for name in names]
     stored = [columns[definition.searched[name]] for name in names]
     query = sa.select(columns.account_id, columns.id, *texts, *stored)
     own = (columns.account_id == account_id, columns.id.in_(ids))
     rows = db.connection().execute(query.where(*own).order_by(columns.id).with_for_update()).all()
-    wrong = _differing(rows, len(names))
+    wrong = _differing(definition, rows)
     if wrong:
         _store(definition, names, account_id, wrong, keeps=False)
     return len(wrong)
 
 
-def _differing(rows: Sequence[Any], fields: int) -> list[Any]:
-    """The rows, of account, id, texts and words, where these differ; without them."""
-    end = 2 + fields
-    return [
-        row[:end] for row in rows if [words.marked(one or "") for one in row[2:end]] != [*row[end:]]
-    ]
+def _differing(definition: Definition, rows: Sequence[Any]) -> list[Any]:
+    """The rows, of account, id, values and words, where these differ; without them."""
+    fields = [definition.fields[name] for name in definition.searched]
+    end = 2 + len(fields)
+    return [row[:end] for row in rows if [*map(marked, fields, row[2:end])] != [*row[end:]]]
 
 
 def forget_deleted(origin: str | None = None) -> None:

@@ -97,10 +97,15 @@ def sought(text: str) -> tuple[list[str], bool]:
     return found if is_single else found[:-1], is_single
 
 
-def marked(text: str) -> str:
-    """The words of a text, each between `<` and `>`; of a very long text the first ones."""
-    found = split(text)
-    if len(text) > SURELY_SHORT:
+def marked(*texts: str) -> str:
+    """The words of texts, each between `<` and `>`; of very long ones the first words.
+
+    Between texts is an empty word: none follow each other across them.
+    """
+    found = split(texts[0]) if texts else []
+    for text in texts[1:]:
+        found += ["", *split(text)]
+    if sum(map(len, texts)) > SURELY_SHORT:
         size = 0
         for place, word in enumerate(found):
             size += len(word.encode()) + KEY_BYTES

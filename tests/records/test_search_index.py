@@ -36,10 +36,13 @@ from tests.workflows.running import action, make_workflow, ran
 
 ROOT = ("--as", "root@system.example")
 SEARCHED = {"search": True}
+CHOICES = {**SEARCHED, "choices": ["red hot", "cold"]}
 FIELDS: list[dict[str, Any]] = [
     {"name": "title", "type": "text", "options": SEARCHED},
     {"name": "body", "type": "text", "options": SEARCHED},
     {"name": "kind", "type": "text", "options": SEARCHED, "default": "plain kind"},
+    {"name": "labels", "type": "text_list", "options": SEARCHED},
+    {"name": "tags", "type": "multi_select", "options": CHOICES},
     {"name": "code", "type": "text", "unique": True},
     {"name": "parent", "type": "reference", "collection": "notes", "on_delete": "cascade"},
     {"name": "owner", "type": "user", "on_delete": "cascade"},
@@ -56,7 +59,9 @@ def expected(app: Flask, name: str) -> Index:
         definition = definitions.get(name)
         for row in db.session.connection().execute(sa.select(definition.table)).mappings():
             for field in definition.searched:
-                for word in words.split(row[field] or ""):
+                texts = definition.fields[field].texts(row[field])
+                between = [""] if len(texts) > 1 else []
+                for word in [*between, *(word for text in texts for word in words.split(text))]:
                     keyed = search_index.key_of(row["account_id"]) + word
                     found[field, keyed].add(row["id"])
     return dict(found)
@@ -89,7 +94,8 @@ def stored(app: Flask, name: str) -> Index:
                 found[field, word] |= set(connection.scalars(has))
             for row in connection.execute(sa.select(table)).mappings():
                 for field, column in definition.searched.items():
-                    assert row[column] == words.marked(row[field] or ""), row["id"]
+                    marked = search_words.marked(definition.fields[field], row[field])
+                    assert row[column] == marked, row["id"]
         db.session.rollback()
     return dict(found)
 
@@ -249,6 +255,8 @@ def test_index_equals_records(app: Flask, cast: Cast, tmp_path: Path, door: str)
     trash = {"trash": {"days": 30}} if door == "trash" else {}
     make_collection(cast.root, "notes", FIELDS, options=trash)
     id = make_record(cast.alice, "notes", title="the first", body="with words")["id"]
+    lists = {"labels": ["one two", "three"], "tags": ["cold", "red hot"]}
+    assert cast.alice.patch(f"records/notes/{id}", lists).status_code == 200
     make_record(cast.charlie, "notes", title="theirs")
     before = check_index(app)
     DOORS[door](app, cast, id, tmp_path)
@@ -412,3 +420,28 @@ def test_rebuild_mends_what_doctor_finds(
     assert run(app, "search", "rebuild").exit_code == 0
     make_collection(cast.root, "plain", PLAIN)
     assert run(app, "search", "rebuild", "plain").exit_code == 1
+
+
+def test_entries_of_lists_are_searched(cast: Cast) -> None:
+    alice = cast.alice
+    make_collection(cast.root, "notes", FIELDS)
+    id = make_record(alice, "notes", labels=["Große Fähre", "<b>", "hafen"], tags=["red hot"])["id"]
+    make_record(alice, "notes", labels=["other"], tags=["cold"])
+
+    def found(text: str) -> list[Any]:
+        query = {"search": text, "highlight": "1"}
+        return [
+            (one["id"], one["_highlights"])
+            for one in alice.get("records/notes", query_string=query).json["items"]
+        ]
+
+    for text in ("grosse fahre", '"grosse fahre"', '"red hot"', "haf*", "hafen -cold"):
+        assert [one for one, _ in found(text)] == [id], text
+    assert found('"fahre hafen"') == found("gone") == found("hafen -hot") == []
+    marks = {"labels": "Große Fähre, &lt;b&gt;, <mark>hafen</mark>"}
+    assert found("hafen") == [(id, marks)]
+    path = f"records/notes/{id}"
+    alice.patch(path, {"labels": {"$add": ["pier"], "$remove": ["hafen"]}})
+    assert (found("hafen"), len(found("pier"))) == ([], 1)
+    alice.patch(path, {"labels": None})
+    assert found("pier") == []

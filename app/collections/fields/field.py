@@ -96,6 +96,10 @@ class Field:
         """Whether lists are searched for its words."""
         return self.options.get("search") is True and "search" in self.known_options
 
+    def texts(self, value: Any) -> list[str]:
+        """What a stored value, or one to be stored, has words of."""
+        return [value] if value else []
+
     @property
     def choices(self) -> Mapping[str, str]:
         """The labels of the only values, by their text; empty if there are others."""

@@ -135,7 +135,7 @@ class TextListField(ListField):
     type = "text_list"
     label = lazy_gettext("List of texts")
     face = Face(WidgetKind.TEXTS, COMPARISONS, width=24)
-    known_options = ("max_items", "max_length")
+    known_options = ("max_items", "max_length", "search")
     json_schema: ClassVar[JSONMapping] = {
         "type": "array",
         "items": {"type": "string"},
@@ -151,6 +151,10 @@ class TextListField(ListField):
 
     def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
         return [mark]
+
+    def texts(self, value: Any) -> list[str]:
+        """The entries."""
+        return self.ids(value)
 
     def entry(self, value: object) -> str:
         """A composed text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
@@ -54,7 +54,7 @@ class MultiSelectField(JsonField):
     may_be_cut = False  # part of a list cannot be read
     is_list = True
     rule_type = rules.Type.LIST
-    known_options = ("choices",)
+    known_options = ("choices", "search")
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
 
     @property
@@ -65,6 +65,11 @@ class MultiSelectField(JsonField):
     def sample(self) -> list[str]:
         """The first choice."""
         return self.example
+
+    def texts(self, value: Any) -> list[str]:
+        """The choices."""
+        found = orjson.loads(value) if isinstance(value, str) else value
+        return found or []
 
     def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
         return [mark]

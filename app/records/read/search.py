@@ -187,11 +187,12 @@ class Search:
 
         Of the texts of all rows, as much is looked at as an answer may take.
         """
-        looking = _Looking(self.wanted)
+        looking, known = _Looking(self.wanted), self.access.definition.fields
         for row in rows:
             db.check_time()
             fields = (name for name in self.fields if name in names and row[name])
-            found = {name: looking.highlighted(row[name]) for name in fields}
+            texts = {name: ", ".join(known[name].texts(row[name])) for name in fields}
+            found = {name: looking.highlighted(text) for name, text in texts.items()}
             yield {name: text for name, text in found.items() if text is not None}
 
     @property
