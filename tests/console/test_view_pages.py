@@ -131,7 +131,7 @@ def test_list_of_a_grouped_view_has_bars(app: Flask, cast: Cast) -> None:
         ["count by team"],
         ["sum_price by team"],
     ]
-    bar = r'title="(.*?)".*?<rect(.*?) x="(.*?)".*?width="(.*?)".*?text-end">(.*?)<'
+    bar = r'"row">(.*?)<.*?<rect(.*?) x="(.*?)".*?width="(.*?)".*?text-end">(.*?)<'
     assert re.findall(bar, charts[0], re.DOTALL) == [
         ("Red &lt;team&gt;", "", "0.0", "50.0", "1"),
         ("none", "", "0.0", "100.0", "2"),
