@@ -67,7 +67,8 @@ def fields(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
         made |= {"unique": draw(st.booleans()), "options": {"index": draw(st.booleans())}}
     if kind == "text":
         made["options"] |= draw(st.sampled_from([{}, {"max_length": 40}, {"pattern": "(?s)^.*$"}]))
-        made["default"] = draw(st.none() | st.text("ab'\"%\\é🎈:{}\n", max_size=9))
+        texts = st.text("ab'\"%\\é🎈:{}\n", min_size=int(required), max_size=9)
+        made["default"] = draw(st.none() | texts)
     if kind == "number":
         made["default"] = draw(st.none() | st.integers(-(2**63), 2**63 - 1))
     return made
