@@ -27,7 +27,7 @@ export type AnyCollections = { [name: string]: AnyShape };
 
 type ItemOf<S extends Shape> = S extends { item: infer I extends object } ? I : S["record"];
 type Name<R> = keyof R & string;
-type Chosen<R, K extends Name<R>> = Pick<R, K | Extract<"id", keyof R>>;
+type Chosen<R, K extends Name<R>> = Pick<R, K | Extract<"id" | "_highlights", keyof R>>;
 /** A field, or what a reference leads to, such as `customer.name`. */
 type Path<R> = Name<R> | `${Name<R>}.${string}`;
 type Sorting<R> = Path<R> | `-${Path<R>}`;
@@ -46,6 +46,10 @@ export interface ReadOptions<R, K extends Name<R>> {
 
 export interface ListOptions<R, K extends Name<R>> extends ReadOptions<R, K> {
   filter?: Filter | string;
+  /** Words, `wor*`, `"words in a row"` and `-word`; the most relevant records come first, unless there is a `sort`. */
+  search?: string;
+  /** Whether to add `_highlights`: the parts of the fields that have what is searched, as HTML. */
+  highlight?: boolean;
   sort?: Sorting<R> | Sorting<R>[];
   /** Up to 100. */
   limit?: number;
@@ -95,6 +99,7 @@ export interface AggregateOptions {
   functions: string[];
   groupBy?: string[];
   filter?: Filter | string;
+  search?: string;
   having?: Filter | string;
   skip?: number;
   limit?: number;
@@ -139,6 +144,8 @@ export class Records<S extends Shape = AnyShape> {
   ): Promise<Page<Chosen<ItemOf<S>, K>>> {
     const query = {
       filter: options.filter?.toString(),
+      search: options.search,
+      highlight: options.highlight,
       sort: listed(options.sort),
       fields: listed(options.fields),
       expand: listed(options.expand),
@@ -246,6 +253,7 @@ export class Records<S extends Shape = AnyShape> {
       functions: options.functions.join(","),
       group_by: listed(options.groupBy),
       filter: options.filter?.toString(),
+      search: options.search,
       having: options.having?.toString(),
       skip: options.skip,
       limit: options.limit,

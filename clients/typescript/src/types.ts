@@ -73,7 +73,10 @@ function printer(schemas: { [name: string]: Schema }) {
       const mark = schema.required?.includes(name) ? "" : "?";
       return `${comment(value, inner)}${inner}${key(name)}${mark}: ${print(value, inner)};\n`;
     });
-    if (!members.length) return "{ [name: string]: unknown }";
+    if (!members.length) {
+      const { additionalProperties: values } = schema;
+      return `{ [name: string]: ${typeof values === "object" ? print(values, indent) : "unknown"} }`;
+    }
     return `{\n${members.join("")}${indent}}`;
   };
   return print;

@@ -93,6 +93,28 @@ def test_python_client_list_filters_sorts_and_pages(atrium: ModuleType, client: 
     assert tasks.list(fields=["title"], page_size=1).items[0].keys() == {"id", "title"}
 
 
+def test_python_client_searches_and_highlights(
+    atrium: ModuleType, root: Caller, client: Any
+) -> None:
+    title = {"name": "title", "type": "text", "options": {"search": True}}
+    make_collection(root, "notes", [title, {"name": "day", "type": "number"}])
+    notes = client.records("notes")
+    texts = ["Old harbour", "Harbour <b>, harbour", "Station", "The harbour is far away"]
+    notes.create_many([{"title": text, "day": day} for day, text in enumerate(texts)])
+    found = notes.list(search="harbour -away", highlight=True)
+    marked = ["<mark>Harbour</mark> &lt;b&gt;, <mark>harbour</mark>", "Old <mark>harbour</mark>"]
+    assert [one["_highlights"]["title"] for one in found.items] == marked
+    assert (found.total, titles(found.items)) == (2, [texts[1], texts[0]])
+    walk = [*notes.iterate(search="harb*", highlight=True, sort="-day", page_size=2)]
+    assert titles(walk) == [texts[3], texts[1], texts[0]]
+    assert walk[2]["_highlights"] == {"title": marked[1]}
+    assert "_highlights" not in notes.list(search="station").items[0]
+    assert notes.aggregate("count()", search="harbour") == [{"count": 3}]
+    with pytest.raises(atrium.ValidationError) as error:
+        notes.list(highlight=True)
+    assert error.value.fields.keys() == {"highlight"}
+
+
 def test_python_client_iterate_fetches_pages_lazily(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,9 @@ def synchronous(client: Client) -> None:
     more: bool = children["has_more"]
     titles: list[str] = [one["expand"]["parent"]["title"] for one in children["items"]]
     print(more, titles)
+    found = [*tasks.list(search="x", highlight=True).items, *tasks.iterate(search="x")]
+    marked: list[str] = [one["_highlights"]["title"] for one in found]
+    print(marked)
 """
 WRONG = {
     'tasks.create({"state": "open"})': 'Missing key "title"',
@@ -65,6 +68,8 @@ WRONG = {
     'tasks.update("1", {"titel": "x"})': 'Extra key "titel"',
     'tasks.get("1")["titel"]': 'no key "titel"',
     'Collections(client).log.create({"title": "x"})': '"create" of "Records"',
+    "tasks.list(search=1)": 'Argument "search"',
+    'first_mark: int = tasks.list().items[0]["_highlights"]["title"]': "Incompatible types",
     "Collections(client).absent": 'no attribute "absent"',
     'tasks.get("1")["expand"]["log_via_parent"]': 'no key "log_via_parent"',
 }

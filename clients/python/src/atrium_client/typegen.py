@@ -74,6 +74,8 @@ def type_of(schema: Schema, classes: Mapping[str, str] = NO_CLASSES) -> str:
 def _type_of_kind(kind: str, schema: Schema, classes: Mapping[str, str]) -> str:
     if kind == "array":
         return f"list[{type_of(schema.get('items', {}), classes)}]"
+    if kind == "object" and isinstance(values := schema.get("additionalProperties"), Mapping):
+        return f"dict[str, {type_of(values, classes)}]"
     return SCALARS.get(kind, "Any")
 
 

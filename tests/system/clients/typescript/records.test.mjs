@@ -112,6 +112,25 @@ test("a record comes back from the trash, with other values if they are given", 
   await assert.rejects(kept.restore(id), atrium.NotFound);
 });
 
+test("records are searched, with highlights", async () => {
+  const schema = [{ name: "text", type: "text", options: { search: true } }];
+  const notes = client.records(await makeCollection("notes", { schema }));
+  const texts = ["Old harbour", "Harbour <b>, harbour", "Station", "The harbour is far away"];
+  await notes.createMany(texts.map((text, views) => ({ title: "note", text, views })));
+  const found = await notes.list({ search: "harbour -away", highlight: true });
+  const marked = ["<mark>Harbour</mark> &lt;b&gt;, <mark>harbour</mark>", "Old <mark>harbour</mark>"];
+  assert.deepEqual([found.total, found.items.map(({ _highlights }) => _highlights.text)], [2, marked]);
+  const options = { search: "harb*", highlight: true, sort: "-views", limit: 2 };
+  const walked = await all(notes.iterate(options));
+  assert.deepEqual(walked.map(({ text }) => text), [texts[3], texts[1], texts[0]]);
+  assert.deepEqual(walked[2]._highlights, { text: marked[1] });
+  assert.equal((await notes.list({ search: "station" })).items[0]._highlights, undefined);
+  const counted = await notes.aggregate({ functions: ["count()"], search: "harbour" });
+  assert.deepEqual(counted.results, [{ count: 3 }]);
+  const refused = await notes.list({ highlight: true }).catch((error) => error);
+  assert.deepEqual(Object.keys(refused.fields), ["highlight"]);
+});
+
 test("problems come as errors with fields", async () => {
   const refused = await articles.create({ views: "many" }).catch((error) => error);
   assert.ok(refused instanceof atrium.ValidationError);

@@ -23,6 +23,12 @@ export async function right(): Promise<void> {
   }
   const more: boolean | undefined = shown.expand?.posts_via_parent?.has_more;
   await posts.list({ sort: ["-parent.title", "title"] });
+  const found = await posts.list({ search: "a b*", highlight: true, fields: ["title"] });
+  names.push(found.items[0]?._highlights?.title ?? "");
+  for await (const one of posts.iterate({ search: "a", highlight: true })) {
+    const marked: string | undefined = one._highlights?.title;
+    names.push(marked ?? one.title);
+  }
   for await (const change of await client.changes.follow(["posts"])) {
     if (change.type === "update") names.push(change.data.title);
     if (change.type === "delete") names.push(change.data.id);
@@ -51,6 +57,10 @@ export async function wrong(): Promise<void> {
   await posts.list({ sort: "nope.title" });
   // @ts-expect-error nothing refers by it
   void (await posts.get("id")).expand?.posts_via_title;
+  // @ts-expect-error a search is a text
+  await posts.list({ search: 1 });
+  // @ts-expect-error a highlight is a text
+  const marked: number | undefined = (await posts.list({ search: "a" })).items[0]?._highlights?.title;
   // @ts-expect-error no such field to filter by
   posts.f("nope");
   // @ts-expect-error views compare with numbers
@@ -63,5 +73,5 @@ export async function wrong(): Promise<void> {
   await client.changes.follow(["nothing"]);
   // @ts-expect-error no such path
   await client.api.GET("/api/v1/nothing");
-  void [views, title];
+  void [views, title, marked];
 }

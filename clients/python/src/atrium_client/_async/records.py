@@ -57,6 +57,8 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         self,
         *,
         filter: Filter = None,
+        search: str | None = None,
+        highlight: bool = False,
         sort: Names = (),
         fields: Names = (),
         expand: Names = (),
@@ -66,8 +68,13 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         file_links: int | None = None,
         trash: bool = False,
     ) -> Page[ItemT]:
-        """Return a page of records, or of those in the trash."""
+        """Return a page of records, or of those in the trash.
+
+        What `search` finds comes by relevance, unless there is a `sort`; `highlight` adds
+        `_highlights`, the found parts of the fields as HTML.
+        """
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, page=page)
+        params |= query(search=search, highlight=highlight or None)
         params |= query(page_size=page_size, include_total=total, file_links=file_links)
         params |= query(trash=trash or None)
         return page_of(await self._session.json("GET", self._path, params=params))
@@ -76,6 +83,8 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         self,
         *,
         filter: Filter = None,
+        search: str | None = None,
+        highlight: bool = False,
         sort: Names = (),
         fields: Names = (),
         expand: Names = (),
@@ -83,8 +92,12 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         file_links: int | None = None,
         trash: bool = False,
     ) -> AsyncIterator[ItemT]:
-        """Yield all records, or those in the trash, page by page as they are needed."""
+        """Yield all records, or those in the trash, page by page as they are needed.
+
+        `search` and `highlight` are those of `list`.
+        """
         params = query(filter=filter, sort=sort, fields=fields, expand=expand, limit=page_size)
+        params |= query(search=search, highlight=highlight or None)
         params |= query(file_links=file_links, trash=trash or None)
         cursor: str | None = ""
         while cursor is not None:
@@ -169,10 +182,12 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
         *functions: str,
         group_by: Names = (),
         filter: Filter = None,
+        search: str | None = None,
         having: Filter = None,
     ) -> Sequence[Mapping[str, Any]]:
         """Return results such as those of `count()` and `sum(price)`, for each group."""
         params = query(functions=functions, group_by=group_by, filter=filter, having=having)
+        params |= query(search=search)
         answer = await self._session.json("GET", f"{self._path}/aggregate", params=params)
         results: Sequence[Mapping[str, Any]] = answer["results"]
         return results
