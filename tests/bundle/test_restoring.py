@@ -99,7 +99,13 @@ def test_account_restore_includes_records_that_refer_to_each_other(cast: Cast, a
 
 
 def test_account_restore_returns_lists_of_references(cast: Cast, app: Flask) -> None:
-    tags = {"name": "tags", "type": "reference", "collection": "nodes", "multiple": True}
+    tags = {
+        "name": "tags",
+        "type": "reference",
+        "collection": "nodes",
+        "multiple": True,
+        "on_delete": "set_null",
+    }
     make_collection(cast.root, "nodes", [NODES[0], tags])
     first, second = (make_record(cast.alice, "nodes", name=one)["id"] for one in ("1", "2"))
     third = make_record(cast.alice, "nodes", name="3", tags=[second, first])["id"]

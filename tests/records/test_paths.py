@@ -121,6 +121,7 @@ def refusals(caller: Caller, path: str) -> set[tuple[str, str]]:
     return {*groups, *order}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["alice", "bob"])
 def test_order_behind_references_is_that_of_what_caller_sees(shop: Cast, name: str) -> None:
     caller: Caller = getattr(shop, name)

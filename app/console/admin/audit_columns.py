@@ -124,6 +124,7 @@ LABELS: Mapping[str, str] = {
     "user_name": lazy_gettext("User name"),
     "value": lazy_gettext("Value"),
     "verified_at": lazy_gettext("Verified at"),
+    "view": lazy_gettext("Parts of the view"),
 }
 
 
