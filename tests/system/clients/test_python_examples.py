@@ -23,7 +23,9 @@ from tests.system.clients.conftest import TASKS
 
 PAGES = ("docs/clients.md", "clients/python/README.md")
 ROOT = "root@system.example"
+TITLE = {"name": "title", "type": "text"}
 EFFORT = {"name": "effort", "type": "number"}
+PROJECT_OF_TASK = {"name": "project", "type": "reference", "collection": "projects"}
 
 
 class Interrupted(Exception):
@@ -57,7 +59,8 @@ def api_key(atrium: ModuleType, server: str) -> str:
     with atrium.Client(server) as client:
         client.sign_in("system", ROOT, PASSWORD)
         post = client.session.json
-        fields = [EFFORT, *TASKS]
+        fields = [EFFORT, PROJECT_OF_TASK, *TASKS]
+        post("POST", "collections", json={"name": "projects", "schema": [TITLE], **OPEN})
         post("POST", "collections", json={"name": "tasks", "schema": fields, **OPEN})
         account = post("POST", "accounts", json={"name": "Acme", "slug": "acme"})
         roles = {role["name"]: role["id"] for role in post("GET", "roles")["items"]}
