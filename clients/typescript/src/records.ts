@@ -91,6 +91,10 @@ export interface ImportOptions<N> extends Omit<WriteOptions, "ifMatch"> {
   mediaType?: string;
   /** A unique field: records that have its value already are updated. */
   upsert?: N;
+  /** Of CSV, such as `windows-1252`; else it is found. */
+  encoding?: string;
+  /** Of CSV; else it is found. */
+  separator?: "comma" | "semicolon" | "tab" | "pipe";
   dryRun?: boolean;
 }
 
@@ -238,13 +242,15 @@ export class Records<S extends Shape = AnyShape> {
   /** Imports the records of a file, all or none; returns how many. */
   async importFile(
     file: Blob | string,
-    { mediaType = "text/csv", upsert, dryRun, headers, signal }: ImportOptions<Name<S["record"]>> = {},
+    options: ImportOptions<Name<S["record"]>> = {},
   ): Promise<Schemas["RecordImport"]> {
-    const params = { path: this.#all, query: { upsert, dry_run: dryRun } };
+    const { mediaType = "text/csv", upsert, encoding, separator, dryRun, headers, signal } = options;
+    const query = { upsert, encoding, separator, dry_run: dryRun };
+    const params = { path: this.#all, query };
     const body = file as unknown as Fields[];
     const typed = { ...headers, "Content-Type": mediaType };
-    const options = { params, body, bodySerializer: () => file, headers: typed, signal };
-    return plain(await this.api.POST(`${ALL}/import`, options));
+    const request = { params, body, bodySerializer: () => file, headers: typed, signal };
+    return plain(await this.api.POST(`${ALL}/import`, request));
   }
 
   /** Returns counts, sums, averages, minima and maxima, by group. */

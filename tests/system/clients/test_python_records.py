@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +51,23 @@ def test_python_client_keeps_decimals_lists_and_numbers(root: Caller, client: An
     assert [one["number"] for one in receipts.iterate(filter="amount > 0")] == ["R-001"]
 
 
+def test_python_client_sends_decimals_as_texts(
+    atrium: ModuleType, root: Caller, client: Any
+) -> None:
+    make_collection(root, "prices", [{"name": "price", "type": "decimal", "options": {"scale": 4}}])
+    prices = client.records("prices")
+    made = prices.create({"price": Decimal("12.50")})
+    assert made["price"] == "12.5000"
+    assert prices.update(made["id"], {"price": Decimal("1E+3")})["price"] == "1000.0000"
+    assert prices.create_many(({"price": Decimal("0.1")},))[0]["price"] == "0.1000"
+    change = {"method": "PATCH", "collection": "prices", "id": made["id"]}
+    (changed,) = client.batch([{**change, "body": {"price": Decimal(7)}}])
+    assert changed["body"]["price"] == "7.0000"
+    with pytest.raises(atrium.ValidationError) as error:
+        prices.create({"price": Decimal("NaN")})
+    assert error.value.fields.keys() == {"price"}
+
+
 def test_python_client_if_match_of_changed_record_raises(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     read = tasks.create({"title": "one"})
@@ -74,7 +93,7 @@ def test_python_client_batch_does_all_operations_or_none(atrium: ModuleType, cli
     assert [one["id"] for one in client.records("tasks").iterate()] == [made["body"]["id"]]
 
 
-def test_python_client_imports_file(atrium: ModuleType, client: Any) -> None:
+def test_python_client_imports_file(atrium: ModuleType, client: Any, tmp_path: Path) -> None:
     tasks = client.records("tasks")
     assert tasks.import_file(b"title;points\none;1\n", dry_run=True)["separator"] == ";"
     assert tasks.import_file(b'[{"title": "one"}]', "application/json")["imported"] == 1
@@ -82,6 +101,16 @@ def test_python_client_imports_file(atrium: ModuleType, client: Any) -> None:
         tasks.import_file(b"title\none\n", upsert="title")
     assert error.value.details[0]["field"] == "upsert"
     assert titles(tasks.iterate()) == ["one"]
+    path = tmp_path / "tasks.csv"
+    path.write_bytes("title|code\n5 €; Köln|1\n".encode("iso-8859-15"))
+    options = {"encoding": "iso-8859-15", "separator": "pipe"}
+    with path.open("rb") as stream:
+        assert tasks.import_file(stream, **options, upsert="code")["created"] == 1
+    for source in (path, str(path)):
+        assert tasks.import_file(source, **options, upsert="code")["unchanged"] == 1
+    assert titles(tasks.iterate(sort="title")) == ["5 €; Köln", "one"]
+    with pytest.raises(FileNotFoundError):
+        tasks.import_file("title\nno path\n")
 
 
 def test_python_client_list_filters_sorts_and_pages(atrium: ModuleType, client: Any) -> None:

@@ -28,6 +28,7 @@ FIELDS = [
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
 PROGRAM = """
+from decimal import Decimal
 from atrium_client import AsyncClient, Client
 from collections_of_mine import AsyncCollections, Collections, OpenTasksCreate
 
@@ -45,6 +46,8 @@ def synchronous(client: Client) -> None:
     amount: str | None = task["amount"]
     labels: list[str] = task["labels"] or []
     tasks.update(task["id"], {"amount": 7, "labels": {"$add": [*labels, amount]}})
+    tasks.create({"title": "x", "amount": Decimal("12.50")})
+    tasks.import_file("tasks.csv", upsert="title", encoding="latin-1", separator="tab")
     cover = client.files.upload(b"x")
     tasks.replace(task["id"], {"title": "x", "points": points, "cover": cover["id"]})
     first = Collections(client).log.list().items[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Generic, TypedDict, TypeVar
 
 import httpx
@@ -79,6 +80,15 @@ def _text(value: object) -> str | None:
     if isinstance(value, Sequence):
         return ",".join(map(str, value)) or None
     raise TypeError(f"{value!r} is no value of a parameter.")
+
+
+def sendable(value: Any) -> Any:
+    """Return a value as JSON has it: decimals become texts, digit by digit."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, Mapping):
+        return {name: sendable(one) for name, one in value.items()}
+    return [*map(sendable, value)] if isinstance(value, list | tuple) else value
 
 
 def page_of(answer: Mapping[str, Any]) -> Page[Any]:

@@ -14,6 +14,7 @@ HEAD = '''"""The collections of {url}, written by `atrium types`."""
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal, Never, NotRequired, TypedDict
 
 from atrium_client import AsyncClient, AsyncRecords, Client, Newest, Records
@@ -65,7 +66,10 @@ def type_of(schema: Schema, classes: Mapping[str, str] = NO_CLASSES) -> str:
     if "enum" in schema:
         return f"Literal[{', '.join(map(repr, schema['enum']))}]"
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(type_of(one, classes) for one in schema["anyOf"]))
+        types = [type_of(one, classes) for one in schema["anyOf"]]
+        if any(one.get("format") == "decimal" for one in schema["anyOf"]):
+            types.append("Decimal")  # which is sent, but not answered
+        return " | ".join(dict.fromkeys(types))
     kinds = schema.get("type", "any")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     return " | ".join(_type_of_kind(kind, schema, classes) for kind in kinds)

@@ -164,6 +164,10 @@ test("a file is imported, and updates by key", async () => {
   const row = JSON.stringify([{ slug: "file", title: "second" }]);
   const changed = await articles.importFile(row, { mediaType: "application/json", upsert: "slug" });
   assert.deepEqual([changed.created, changed.updated], [0, 1]);
+  const bytes = new Blob([Buffer.from("slug|title\nfile|a;b \xfc\n", "latin1")]);
+  const options = { upsert: "slug", encoding: "windows-1252", separator: "pipe" };
+  assert.equal((await articles.importFile(bytes, options)).updated, 1);
+  assert.deepEqual((await articles.list({ filter: f("slug").eq("file") })).items.map(({ title }) => title), ["a;b ü"]);
 });
 
 test("an export is read as a stream", async () => {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal
 from urllib.parse import quote
 
 from atrium_client._async.session import PREFIX
+from atrium_client.files import Source, opened
 from atrium_client.filters import Condition
 from atrium_client.records import (
     ChangesT,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Filter = Condition | str | None
 Names = str | Sequence[str]
+Separator = Literal["comma", "semicolon", "tab", "pipe"]
 Expected = str | Mapping[str, Any] | None
 """An ETag, or a record as it was read."""
 
@@ -158,22 +160,28 @@ class AsyncRecords(Generic[ItemT, RecordT, NewT, ReplacementT, ChangesT]):
 
     async def import_file(
         self,
-        file: bytes,
+        file: Source,
         media_type: str = "text/csv",
         *,
         upsert: str | None = None,
+        encoding: str | None = None,
+        separator: Separator | None = None,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
         """Import the records of a file, all or none; returns how many.
 
-        `upsert` names a unique field: records that have its value already are updated.
+        The file is a path, its bytes, or a stream. `upsert` names a unique field: records that have
+        its value already are updated. Encoding and separator of CSV are found unless given.
         """
+        with opened(file) as (_, stream):
+            content = stream.read()
+        params = query(upsert=upsert, encoding=encoding, separator=separator, dry_run=dry_run)
         answer: Mapping[str, Any] = await self._session.json(
             "POST",
             f"{self._path}/import",
-            content=file,
+            content=content,
             headers={"Content-Type": media_type},
-            params=query(upsert=upsert, dry_run=dry_run),
+            params=params,
         )
         return answer
 

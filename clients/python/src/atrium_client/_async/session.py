@@ -10,6 +10,7 @@ import httpx
 
 from atrium_client.concurrency import AsyncLock, async_shielded, async_sleep
 from atrium_client.errors import AtriumError, NetworkError, Unauthorized, error_of
+from atrium_client.records import sendable
 from atrium_client.retries import Retries, add_idempotency_key, is_repeatable
 from atrium_client.tokens import Tokens, TokenStorage
 from atrium_client.version import VERSION
@@ -54,6 +55,12 @@ class AsyncSession(httpx.AsyncClient):
         """Replace the tokens of the session, or forget them."""
         self._storage.save(tokens)
         self._tokens = tokens
+
+    def build_request(
+        self, method: str, url: httpx.URL | str, *, json: Any = None, **options: Any
+    ) -> httpx.Request:
+        """Build a request, in whose JSON decimals are texts."""
+        return super().build_request(method, url, json=sendable(json), **options)
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
         """Return the JSON that an operation answers, None if it answers nothing."""
