@@ -178,6 +178,51 @@ def test_manifest_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str,
     assert names == ["title", "views", "state"]
 
 
+def test_manifest_makes_fields_searchable_and_goes_back(
+    app: Flask, root: Caller, alice: Caller, posts: list[dict[str, Any]]
+) -> None:
+    before = exported(root)
+    text = """
+        version: 1
+        collections:
+        - name: posts
+          schema:
+          - {name: title, type: text, required: true, options: {search: true}}
+          - {name: labels, type: text_list, options: {search: true}}
+        - name: papers
+          schema:
+          - {name: body, type: text, options: {search: true}}
+          rules: {list_rule: "true", view_rule: "true", create_rule: "true"}
+        """
+    plan = planned(root, text)
+    assert (plan["problems"], exported(root)) == ([], before)
+    assert shape(plan) == [("create", "collection", "papers"), ("update", "collection", "posts")]
+    changes = plan["operations"][1]["changes"]
+    assert ("title", "options", {"search": True}) in [
+        (one["field"], one.get("property"), one.get("after")) for one in changes
+    ]
+    done = applied(root, text)
+    make_record(alice, title="three", labels=["one of many"])
+    make_record(alice, "papers", body="one sheet")
+
+    def totals(*collections: str) -> list[int]:
+        return [alice.get(f"records/{name}?search=one").json["total"] for name in collections]
+
+    assert totals("posts", "papers") == [2, 1]
+    assert planned(root, text)["operations"] == []
+    whole = document.dump(exported(root))
+    assert planned(root, whole)["operations"] == []
+
+    applied(root, document.dump(done["reverse"]))
+    assert exported(root) == before
+    assert alice.get("records/posts?search=one").status_code == 400
+    applied(root, whole)
+    assert exported(root) == document.parse(whole).content
+    assert totals("posts", "papers") == [1, 0]
+    with app.app_context():
+        assert [problem for one in definitions.get_all() for problem in agrees(one.table)] == []
+
+
 def test_manifest_removal_reports_lost_data(
     root: Caller, alice: Caller, posts: list[dict[str, Any]]
 ) -> None:
