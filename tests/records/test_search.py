@@ -91,6 +91,13 @@ def test_rank_comes_from_the_record_alone(notes: None, alice: Caller) -> None:
     assert titles(alice, "harbour", sort="title", filter="body = null") == sorted(only)
 
 
+def test_long_texts_rank_among_short_ones(notes: None, alice: Caller) -> None:
+    for number in (1, 3, 2, 4):
+        add(alice, f"of {number}", body="harbour " * number + "calm " * (number % 2 * 500))
+    for text in ("harbour", '"harbour"'):
+        assert titles(alice, text) == ["of 4", "of 3", "of 2", "of 1"]
+
+
 @pytest.mark.parametrize("most", [10_000, 4])
 def test_pages_and_cursors_go_through_all(
     notes: None, alice: Caller, monkeypatch: pytest.MonkeyPatch, most: int

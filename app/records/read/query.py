@@ -129,6 +129,8 @@ def parse(
     keys = _sort(access, paths, order, conditions, problems)
     found = conditions.search
     if ranks and found and not order.strip():
+        found = replace(found, keys=keys)
+        conditions = replace(conditions, search=found)
         keys = [search.rank_key(found), *keys]
     names, expanded = parse_shape(
         access, last_values.get("fields"), last_values.get("expand"), problems, limit

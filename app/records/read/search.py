@@ -27,7 +27,7 @@ from app.db.types import Text
 from app.errors import Conflict, problem
 from app.records.read import cursor
 from app.records.read.cursor import CursorPosition, Key, OffsetParts
-from app.records.store.reads import Part
+from app.records.store.reads import MOST, Part
 from app.types import JSONObject, cached_property
 
 NAME, HIGHLIGHT, HIGHLIGHTS = "search", "highlight", "_highlights"
@@ -35,8 +35,9 @@ TERM = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
 LONGEST, MAX_WORDS = 1000, 50
 MAX_RANKED = 10_000
 """With more records found, the newest come first, and their number is not known."""
+SHORT = 2000  # bytes of words; longer ones may be kept apart from the record
 FIRST_WEIGHT, MOST_COUNTED = 4, 5
-RANK, FOUND = "_rank", "_found"
+RANK, FOUND, HITS = "_rank", "_found", "_hits"
 NOT_SEARCHABLE = (
     "No field of this collection is searched. Set options.search on its text fields, or filter."
 )
@@ -84,8 +85,8 @@ def parse(access: Access, text: str, problems: list[JSONObject]) -> Search | Non
     if sum(len(term.words) for term in (*wanted, *unwanted)) > MAX_WORDS:
         problems.append(problem(NAME, "too_long", f"At most {MAX_WORDS} words."))
         return None
-    once = (list(dict.fromkeys(terms)) for terms in (wanted, unwanted))
-    return Search(access, fields, *once)
+    wanted, unwanted = (list(dict.fromkeys(terms)) for terms in (wanted, unwanted))
+    return Search(access, fields, wanted, unwanted)
 
 
 def terms(text: str) -> tuple[list[Term], list[Term]]:
@@ -110,6 +111,8 @@ class Search:
     fields: Sequence[str]
     wanted: Sequence[Term]
     unwanted: Sequence[Term]
+    keys: Sequence[Key] = ()
+    """The order behind the rank; without it, records are not ranked."""
 
     @cached_property
     def _columns(self) -> Sequence[sa.Column[Any]]:
@@ -119,13 +122,14 @@ class Search:
     @cached_property
     def condition(self) -> sa.ColumnElement[bool]:
         """That a record has every term, each within a field, and none that is not to occur."""
-        has = [sa.or_(*(_has(one, term) for one in self._columns)) for term in self.wanted]
-        lacks = [
-            sa.not_(_has(sa.func.coalesce(one, ""), term))
-            for term in self.unwanted
-            for one in self._columns
-        ]
-        return sa.and_(*has, *lacks)
+        return sa.and_(*self._are_in_text(self.wanted))
+
+    def _are_in_text(self, wanted: Sequence[Term]) -> Iterator[sa.ColumnElement[bool]]:
+        for term in wanted:
+            yield sa.or_(*(_has(one, term) for one in self._columns))
+        for term in self.unwanted:
+            for one in self._columns:
+                yield sa.not_(_has(sa.func.coalesce(one, ""), term))
 
     @cached_property
     def indexed(self) -> Sequence[sa.ColumnElement[bool]]:
@@ -134,9 +138,8 @@ class Search:
         if account_id is None:  # the account begins indexed words
             return [self.condition]
         # The index knows neither the order of words nor what is not to occur.
-        is_whole = not self.unwanted and all(len(term.words) == 1 for term in self.wanted)
-        found = self._in_index(search_index.key_of(account_id))
-        return found if is_whole else [*found, self.condition]
+        further = self._are_in_text([term for term in self.wanted if term.words[1:]])
+        return [*self._in_index(search_index.key_of(account_id)), *further]
 
     def _in_index(self, key: str) -> Sequence[sa.ColumnElement[bool]]:
         if db.has_one_writer():
@@ -164,21 +167,59 @@ class Search:
     @cached_property
     def rank(self) -> sa.ColumnElement[int]:
         """How well a record fits: how often it has the terms, most of all in the first field."""
+        return self._rank_of(self._columns)
+
+    def _rank_of(self, columns: Sequence[Any]) -> sa.ColumnElement[int]:
         least = sa.func.min if db.has_one_writer() else sa.func.least
         parts = [
             least(number, MOST_COUNTED) * (1 if place else FIRST_WEIGHT)
-            for place, column in enumerate(self._columns)
+            for place, column in enumerate(columns)
             for term in self.wanted
             for number in _numbers(sa.func.coalesce(column, ""), term)
         ]
         rank: sa.ColumnElement[int] = reduce(add, parts)
         return rank
 
+    @property
+    def _reads_once(self) -> bool:
+        """Whether what is found is read once, to be counted and to be ranked."""
+        # PostgreSQL keeps where long words are; SQLite would copy them.
+        return bool(self.keys and self.access.caller.account_id) and not db.has_one_writer()
+
     def found(self, where: Sequence[Any]) -> sa.CTE:
         """How many records meet the conditions and this search, up to one more than are ranked."""
-        one = sa.select(sa.literal(1).label("one")).select_from(self.access.definition.table)
-        limited = one.where(*where, *self.indexed).limit(MAX_RANKED + 1).subquery()
-        return sa.select(sa.func.count().label("number")).select_from(limited).cte(FOUND)
+        table = self.access.definition.table
+        values: dict[str, Any] = {"one": sa.literal(1)}
+        if self._reads_once:
+            # Long texts are ranked only if the records are not too many.
+            size = reduce(add, (_length(sa.func.coalesce(one, "")) for one in self._columns))
+            values = {RANK: sa.case((size <= SHORT, self.rank))}
+            for name, column in zip(self._kept, self._columns, strict=True):
+                values[name] = sa.case((size > SHORT, column))
+            values |= {key.name: key.expression for key in self.keys}
+        hits = sa.select(*(value.label(name) for name, value in values.items()))
+        hits = hits.select_from(table).where(*where, *self.indexed).limit(MAX_RANKED + 1)
+        return sa.select(sa.func.count().label("number")).select_from(hits.cte(HITS)).cte(FOUND)
+
+    @property
+    def _kept(self) -> Sequence[str]:
+        """The words that are yet to be ranked; no field begins like this."""
+        return [f"_words{n}" for n in range(len(self._columns))]
+
+    def best(self, *, backward: bool = False) -> Sequence[sa.ColumnElement[bool]]:
+        """The condition of the records that rank first, or last; as many as a page may have.
+
+        It may be that of all that are found.
+        """
+        if not self._reads_once:
+            return self.indexed
+        rank = self._rank_of([sa.column(name, Text) for name in self._kept])
+        rank = sa.func.coalesce(sa.column(RANK, sa.Integer), rank)
+        keys = [replace(key, expression=sa.column(key.name)) for key in self.keys]
+        order: list[Any] = [rank.asc() if backward else rank.desc()]
+        order += [key.ordered(backward=backward) for key in keys]
+        ids: Any = sa.select(sa.column("id")).select_from(sa.table(HITS)).order_by(*order)
+        return [self.access.definition.table.c.id.in_(ids.limit(MOST))]
 
     def highlights(
         self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]
@@ -223,9 +264,10 @@ def _has(column: Any, term: Term) -> sa.ColumnElement[bool]:
 
 def _numbers(column: Any, term: Term) -> Iterator[Any]:
     """How often a term occurs; of a beginning also how often as a whole word."""
+    length = _length(column)
     for one in [term, replace(term, is_open=False)] if term.is_open else [term]:
         shorter = sa.func.replace(column, sa.literal(one.text, Text), "")
-        yield (_length(column) - _length(shorter)) // _length_of(one.text)
+        yield (length - _length(shorter)) // _length_of(one.text)
 
 
 def _length(text: Any) -> sa.ColumnElement[int]:
@@ -267,7 +309,7 @@ class SearchParts:
         keys = self.keys
         if keys[0].name != RANK:
             return _narrowed(OffsetParts(keys)(), self.search.indexed)
-        ranked = Part(self.search.indexed, [key.ordered() for key in keys], _few())
+        ranked = Part(self.search.best(), [key.ordered() for key in keys], _few())
         newest = _narrowed(OffsetParts(keys[1:])(), [self.search.condition], _many())
         return [ranked, *newest]
 
@@ -278,7 +320,8 @@ def parts(search: Search, keys: Sequence[Key], walk: CursorPosition) -> list[Par
         return _narrowed(cursor.parts(keys, walk), search.indexed)
     newest, position = keys[1:], walk.position
     if position is None:
-        few = _narrowed(cursor.parts(keys, walk), search.indexed, _few())
+        best = search.best(backward=walk.backward)
+        few = _narrowed(cursor.parts(keys, walk), best, _few())
         many = _narrowed(cursor.parts(newest, walk), [search.condition], _many())
         return [*few, *many]
     if position[0] is None:  # where too many were found to rank them

@@ -24,6 +24,8 @@ from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, SizeLimit
 from app.types import JSONMapping, cached_property
 
 LINKS: Any = RecordLink.__table__
+MOST: Any = sa.bindparam("_most", type_=sa.Integer)
+"""How many rows of each part may be needed."""
 TARGET, PLACE = ".target", ".place"
 """What rows have besides fields, which have no such names."""
 UniqueKey = tuple[str, ...]
@@ -338,12 +340,10 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
             counted_from, counted_where = limited.limit(shape.max_total + 1).subquery(), ()
         total = sa.select(sa.func.count()).select_from(counted_from).where(*counted_where)
         total = total.scalar_subquery()
-    skip, limit, max_rows = (
-        sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
-    )
+    skip, limit = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit"))
     rows = sa.select(*store.measured(definition, definition.listed, shape.names, shape.cut))
     rows = rows.select_from(definition.table if shape.joined is None else shape.joined)
-    page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
+    page = _consecutive(rows, where, shape.parts(), MOST).offset(skip).limit(limit)
     statement = _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
     return statement if shape.search is None else statement.add_cte(shape.search.found(where))
 
@@ -363,16 +363,16 @@ def read_parts(
     columns = store.measured(definition, definition.listed, selection.names)
     beside = [one.label(f"k{n}") for n, one in enumerate(further.values())]
     rows = sa.select(*columns, *beside).select_from(selection.source)
-    page = _consecutive(rows, selection.where, parts, limit + 1).limit(limit + 1)
+    page = _consecutive(rows, selection.where, parts, MOST).limit(limit + 1)
     statement = _with_facts(page, selection.version_checks.columns)
     if selection.search is not None:
         statement = statement.add_cte(selection.search.found(selection.where))
-    return selection.read(statement, limit, further=tuple(further))[0]
+    return selection.read(statement, limit, {"_most": limit + 1}, tuple(further))[0]
 
 
 def _consecutive(
     rows: sa.Select[Any], where: Sequence[Condition], parts: Sequence[Part], max_rows: Any
-) -> sa.Select[Any]:
+) -> sa.GenerativeSelect:
     """Select the consecutive parts of a list, at most `max_rows` of each."""
     queries = [rows.where(*where, *part.where).order_by(*part.order_by) for part in parts]
     if len(queries) == 1:
@@ -386,7 +386,7 @@ def _consecutive(
     # Both databases read the parts of UNION ALL in order, up to the limit.
     pairs = zip(queries, limits, strict=True)
     limited = (sa.select(query.limit(limit).subquery()) for query, limit in pairs)
-    return sa.select(sa.union_all(*limited).subquery())
+    return sa.union_all(*limited)
 
 
 def read_by_ids(selection: Selection, record_ids: Sequence[str]) -> list[Row]:
@@ -438,7 +438,7 @@ def read_referring(
     return result
 
 
-def _with_facts(query: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
+def _with_facts(query: sa.SelectBase, facts: Sequence[object]) -> sa.Select[Any]:
     """Add columns to a query that are returned even without rows."""
     single_row, page = sa.select(sa.literal(1).label("one")).subquery(), query.subquery()
     return sa.select(*page.c, *facts).select_from(single_row.outerjoin(page, sa.true()))
