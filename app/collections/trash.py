@@ -183,7 +183,8 @@ def _renamed(renames: Mapping[str, str], removed: Collection[str]) -> Any:
         value = value.op("-")(sa.cast(name, Text))
     for old, new in renames.items():
         present = whole.op("->")(sa.cast(old, Text))
-        value = value.op("||")(sa.func.jsonb_build_object(sa.cast(new, Text), present))
+        place = postgresql.array([new], type_=Text)
+        value = sa.func.jsonb_set_lax(value, place, present, True, "return_target")
     return sa.cast(value, sa.JSON)
 
 

@@ -337,6 +337,7 @@ def pages_of_index(app: Flask) -> bytes:
         return b"".join(bytes(row[0]) for row in rows)
 
 
+@pytest.mark.not_on_citus("it reads the pages of an index, which only superusers may write out")
 def test_an_erased_text_leaves_no_word_in_the_index(
     app: Flask, notes: None, root: Caller, alice: Caller
 ) -> None:
