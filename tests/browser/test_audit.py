@@ -144,7 +144,7 @@ def test_schema_form_fields_move_and_errors_are_found_by_keyboard(
     name = first.locator("strong").inner_text()
     first.locator("> summary").press("Enter")
     first.locator(".of-limited > summary").press("Enter")
-    first.get_by_label("Default").fill("x")
+    first.get_by_label("Default", exact=True).fill("x")
     down = page.get_by_role("button", name=f"Move {name} down")
     down.press("Enter")
     expect(page.locator("details.declared").nth(1)).to_contain_text(name)
