@@ -340,9 +340,10 @@ def test_record_pages_are_accessible_and_fit(
             expect(page.get_by_role("status")).to_contain_text("All 600 records are valid")
         if name == "schema":
             press(visit, "Add a field")
-            expect(page.locator("[name=name_11]")).to_be_in_viewport()
-            fill(visit, name_11="code")
-            page.locator("[name=unique_11]").check()
+            added = len(BOOKS)
+            expect(page.locator(f"[name=name_{added}]")).to_be_in_viewport()
+            fill(visit, **{f"name_{added}": "code"})
+            page.locator(f"[name=unique_{added}]").check()
             press(visit, "Show plan")
         if name == "record":
             page.get_by_role("combobox", name="before").fill("f")
