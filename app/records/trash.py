@@ -9,7 +9,7 @@ keys, references. One that neither needs a value nor is named by a rule loses a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -283,9 +283,8 @@ def _as_sent(field: Field, value: Any) -> object:
 
 
 def _forget(definition: Definition, account_id: str, ids: Sequence[str]) -> None:
-    rows = [{"account_id": account_id, "id": id} for id in ids]
-    stored.forget(definition, rows)
-    audit.record_purged(definition, account_id, ids)
+    removed = stored.forget(definition, [{"account_id": account_id, "id": id} for id in ids])
+    audit.record_purged(definition, account_id, removed)
 
 
 @jobs.periodic(3600, "trash.purge")
@@ -301,15 +300,18 @@ def purge_old(payload: JSONMapping) -> None:
             found = db.connection().scalars(accounts).all()
         for account_id in found:
             with actor.acting(ACTOR), tenancy.in_account(account_id):
-                for ids in _pieces(account_id, due):
-                    with db.transaction():
-                        _forget(definition, account_id, ids)
+                while _purge_piece(definition, account_id, due):
+                    pass
 
 
-def _pieces(account_id: str, due: Sequence[Any]) -> Iterator[Sequence[str]]:
-    query = sa.select(TRASH.c.id).where(TRASH.c.account_id == account_id, *due)
-    while ids := db.connection().scalars(query.limit(PIECE)).all():
-        yield ids
+def _purge_piece(definition: Definition, account_id: str, due: Sequence[Any]) -> bool:
+    """Whether there was anything to delete. Locked, so that nothing is restored meanwhile."""
+    query = sa.select(TRASH.c.id).where(TRASH.c.account_id == account_id, *due).limit(PIECE)
+    with db.transaction():
+        ids = db.connection().scalars(query.with_for_update()).all()
+        if ids:
+            _forget(definition, account_id, ids)
+    return bool(ids)
 
 
 @events.subscribe(events.RecordErased)
