@@ -89,14 +89,14 @@ def _of_view(view: ViewDefinition, question: Question) -> JSONObject:
             "reason": ViewReadOnly.message,
         }
     record_id = None if view.is_grouped else question.record_id
-    asked = replace(question, operation="list", record_id=record_id)
-    found = explain(base, asked)
+    listing = replace(question, operation="list", record_id=record_id)
+    found = explain(base, listing)
     if found["allowed"] is not False and view.narrowed is not None:
         where = replace(base, rules={**base.rules, "list_rule": view.view["where"]})
-        stored = _load_record(base, asked)
+        stored = _load_record(base, listing)
         narrowed = _result(base, question, where.rule("list"))
         narrowed |= _statement(base, view.narrowed, question)
-        narrowed |= next(_by_expression(where, view.narrowed, asked, stored))
+        narrowed |= next(_by_expression(where, view.narrowed, listing, stored))
         found = found if found["allowed"] is None and narrowed["allowed"] else narrowed
     if found["allowed"] is False:
         return found

@@ -82,8 +82,8 @@ def restore(
             judged = _judged(new, row)
             if change and not changes.is_allowed(change.access, judged, change.sent[0]):
                 raise change.access.refusal()  # who may not have the value does not learn of it
-            told = [names for names in clashes[0] if seen.issuperset(names)]
-            raise _conflict(changes.not_unique(told), hides=len(told) < len(clashes[0]))
+            visible = [names for names in clashes[0] if seen.issuperset(names)]
+            raise _conflict(changes.not_unique(visible), hides=len(visible) < len(clashes[0]))
         try:
             record = writes.insert(definition, [new])[0]
             links.follow(definition, (), [new])
@@ -248,9 +248,9 @@ def _fitting(
                 (needed if is_needed else lost).append(name)
         elif new[name] is None and field.required and name not in known:
             found.append(problem(name, "required_missing", "This field is required."))
-    told = [one for one in found if one["field"] in seen]
-    hidden = [problem(None, "field_denied", UNFIT)] if len(told) < len(found) else []
-    problems.add(0, [*told, *hidden])
+    visible = [one for one in found if one["field"] in seen]
+    hidden = [problem(None, "field_denied", UNFIT)] if len(visible) < len(found) else []
+    problems.add(0, [*visible, *hidden])
     problems.check()
     if needed:
         details = [

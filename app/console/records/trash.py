@@ -61,9 +61,9 @@ def show_trash(scope: CollectionScope, form: Form | None = None) -> Page:
 @page(f"{RECORD}/restore", "POST", role=USER, retry_stale=True, form_page=show_trash)
 def take_back(scope: CollectionScope, record_id: str) -> Page | BaseResponse:
     """Restore a record, with what was entered for fields that it could not come back with."""
-    id, asked = record_id.lower(), {*request.form.getlist("field")}
+    id, names = record_id.lower(), {*request.form.getlist("field")}
     whole = _form(scope, id)
-    form = record_form.fill_submitted(_part(whole, asked))
+    form = record_form.fill_submitted(_part(whole, names))
     if record_form.run_picker(scope, form):
         return show_trash(scope, form)
     second_factor.sign(scope, form)
@@ -71,8 +71,8 @@ def take_back(scope: CollectionScope, record_id: str) -> Page | BaseResponse:
     try:
         trash.restore(scope.collection.name, id, form.body(new=False), by=scope.by)
     except (Conflict, InvalidValues) as error:
-        asked |= {detail["field"] for detail in error.extra.get("details", ())}
-        more = _part(whole, asked)
+        names |= {detail["field"] for detail in error.extra.get("details", ())}
+        more = _part(whole, names)
         form.widgets, form.values = more.widgets, more.values | form.values
         raise
     notice = gettext("The record is restored.")
